@@ -4,6 +4,7 @@ use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
 use crate::subcommands::bringup::{call_and_error, count_failures, returned_error};
 use rustix::fs::{MemfdFlags, memfd_create};
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -45,6 +46,20 @@ pub fn failed_request(line: &str) -> Option<(String, String)> {
     let line = line.strip_prefix(DRIVER_PREFIX).filter(|line| returned_error(line))?;
     let (call, error) = call_and_error(line);
     Some((call, error.to_owned()))
+}
+
+/// Returns the failures that the emulated driver logged in these lines, as `--redact` keeps them: the call and the error
+/// of each request, such as `kfd GET_VERSION EIO`, and the GPU faults with their addresses. Returns each failure once.
+pub fn redacted_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let failures = lines.filter_map(failed_driver_line).map(|line| {
+        if returned_error(line) {
+            let (call, error) = call_and_error(line);
+            return format!("{call} {error}");
+        }
+        // Omit process, thread and time.
+        line.splitn(3, ' ').nth(2).unwrap_or_default().to_owned()
+    });
+    failures.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns whether a line says that the driver returned an error, or that a GPU accessed an address without a page.
@@ -97,5 +112,23 @@ impl DriverLog {
             text.lines().enumerate().filter(|(index, line)| *index >= start || is_failure(line));
         lines.extend(shown.map(|(_, line)| format!("{DRIVER_PREFIX}{line}")));
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redacted_failures_keep_gpu_faults() {
+        let lines = [
+            "driver: 1:1 0.5 kfd EXPORT_DMABUF handle=0x5 = EIO (1.0 us)",
+            "driver: 1:2 0.6 kfd EXPORT_DMABUF handle=0x6 = EIO (1.0 us)",
+            "driver: 1:3 0.7 gpu0 fault at 0x7f38c727e000: EFAULT",
+            "driver: 1:1 0.8 kfd FREE_MEMORY_OF_GPU handle=0x5 -> ok (1.0 us)",
+            "kernel: amdgpu: page fault at 0x7f38c727e000",
+        ];
+        let expected = ["gpu0 fault at 0x7f38c727e000: EFAULT", "kfd EXPORT_DMABUF EIO"];
+        assert_eq!(redacted_failures(lines.into_iter()), expected);
     }
 }

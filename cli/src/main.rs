@@ -15,6 +15,7 @@ mod planned_faults;
 mod program;
 mod progress;
 mod provenance;
+mod redaction;
 mod screen;
 mod standard_output;
 mod subcommands;

@@ -289,7 +289,10 @@ fn redact_removes_logs_and_folders() {
         for plan in ["ACQUIRE_VM=EIO", "GEM_VA.MAP=EIO"] {
             let output = run_emulated(plan, arguments);
             let text = stdout(&output) + &stderr(&output);
-            assert!(text.contains("(redacted)"), "{plan} {arguments:?}: {text}");
+            // A report without results has no other logs.
+            let is_not_started = plan == "ACQUIRE_VM=EIO" && arguments[0] == "conform";
+            let kept = if is_not_started { "kfd ACQUIRE_VM EIO" } else { "(redacted)" };
+            assert!(text.contains(kept), "{plan} {arguments:?}: {text}");
             assert!(!text.contains(" = EIO"), "{plan} {arguments:?}: {text}");
             assert!(!text.contains("runtime: /"), "{plan} {arguments:?}: {text}");
         }
@@ -307,6 +310,7 @@ fn redact_keeps_causes_and_requests() {
         let text = stdout(&run_emulated("GEM_VA.MAP=lost", &arguments));
         assert!(text.contains("GPU memory access fault: crashed: SIGABRT"), "{format}: {text}");
         assert!(!text.contains("Memory access fault by"), "{format}: {text}");
+        assert!(text.contains("gpu0 fault at 0x"), "{format}: {text}");
         let text = stdout(&run_emulated("EXPORT_DMABUF=EIO", &arguments));
         for expected in ["kfd EXPORT_DMABUF EIO", "-- hsa-vmm bringup"] {
             assert!(text.contains(expected), "{format}: {expected}: {text}");
@@ -355,7 +359,38 @@ fn ktap_reports_a_runtime_that_does_not_start() {
         assert_bails_out(&run(&missing_runtime), None);
         if is_fetched {
             let fault = "# planned fault: ACQUIRE_VM=EIO";
-            assert_bails_out(&run_emulated("ACQUIRE_VM=EIO", &arguments), Some(fault));
+            let output = run_emulated("ACQUIRE_VM=EIO", &arguments);
+            assert_bails_out(&output, Some(fault));
+            // The emulated driver writes nothing to the kernel's log.
+            let text = stdout(&output) + &stderr(&output);
+            assert!(!text.contains("dmesg"), "{text}");
+        }
+    }
+}
+
+/// The reports of a runtime that does not start contain the failed requests and the `bringup` command.
+#[test]
+fn failed_start_names_requests_and_next_command() {
+    if test::fetch_releases("failed_start_names_requests_and_next_command").is_none() {
+        return;
+    }
+    let bringup = "hsa-vmm emulate --rocr 6.4.3 --fault 'ACQUIRE_VM=EIO' -- hsa-vmm bringup";
+    let escaped = bringup.replace('\'', "&apos;");
+    let in_html = bringup.replace('\'', "&#39;");
+    for (format, command) in [
+        ("ktap", format!("# To find the HSA call and kernel interface that fail: {bringup}")),
+        ("junit", format!("<property name=\"bringup\" value=\"{escaped}\"/>")),
+        ("html", format!("<code>{in_html}</code>")),
+    ] {
+        for (options, request) in
+            [(&[][..], " kfd ACQUIRE_VM drm_fd="), (&["--redact"], "kfd ACQUIRE_VM EIO")]
+        {
+            let arguments = [&["conform", "--format", format], options].concat();
+            let output = run_emulated("ACQUIRE_VM=EIO", &arguments);
+            assert_eq!(output.status.code(), Some(3), "{output:?}");
+            let text = stdout(&output);
+            assert!(text.contains(request), "{format} {options:?}: {text}");
+            assert!(text.contains(&command), "{format} {options:?}: {text}");
         }
     }
 }

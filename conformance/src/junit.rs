@@ -51,6 +51,9 @@ pub(crate) fn not_started(report: &NotStarted) -> String {
         }
     }
     add_provenance(&mut suite, Some(&report.provenance));
+    if let Some(bringup) = &report.bringup {
+        suite.add_property(("bringup", &*printable(bringup)));
+    }
     let mut document = quick_junit::Report::new("hsa-vmm conform");
     document.set_time(Duration::ZERO);
     document.add_test_suite(suite);

@@ -11,8 +11,11 @@ use std::fmt;
 ///
 /// let reason = "cannot start the HSA runtime".to_owned();
 /// let output = Vec::new();
-/// let report = NotStarted { reason, output, selected: 384, provenance: Provenance::default() };
+/// let bringup = Some("hsa-vmm bringup".to_owned());
+/// let report =
+///     NotStarted { reason, output, bringup, selected: 384, provenance: Provenance::default() };
 /// assert!(report.junit().contains("errors=\"1\""));
+/// assert!(report.junit().contains("name=\"bringup\" value=\"hsa-vmm bringup\""));
 /// assert!(report.html()?.contains("cannot start the HSA runtime"));
 /// # Ok::<(), std::fmt::Error>(())
 /// ```
@@ -22,6 +25,8 @@ pub struct NotStarted {
     pub reason: String,
     /// The requests to the driver that failed during the start; empty if none failed or if this is unknown.
     pub output: Vec<String>,
+    /// The command that finds the HSA call and the kernel interface that fail, if there is one.
+    pub bringup: Option<String>,
     /// The number of selected cases, which were not run.
     pub selected: usize,
     /// How the report was made.

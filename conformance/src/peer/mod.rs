@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 /// The interval at which this process logs the call that the peer is in.
 const LOG_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The words in the detail of a failed case before the line that the second process printed last.
+pub const LAST_OUTPUT: &str = "; its last output: ";
 /// The default time limit of the peer's start and of each reply, shorter than the default time limit of a case.
 pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 
@@ -194,7 +196,7 @@ impl Peer {
         };
         let last_call = self.worker.last_call().map(|call| format!(", {call}")).unwrap_or_default();
         let output = self.worker.captured_output();
-        let output = output.lines().last().map(|line| format!("; its last output: {line}"));
+        let output = output.lines().last().map(|line| format!("{LAST_OUTPUT}{line}"));
         let output = output.unwrap_or_default();
         Err(NotPassed::Failed(format!("the second process: {why}{last_call}{output}")))
     }

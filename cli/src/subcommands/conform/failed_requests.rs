@@ -1,14 +1,13 @@
 //! Adds to a report which requests to the emulated driver failed, and the command to try next.
 
 use super::background_output::BackgroundOutput;
-use crate::driver_log::{DRIVER_PREFIX, driver_failures, failed_driver_line, failed_request};
+use crate::driver_log::{DRIVER_PREFIX, driver_failures, failed_driver_line, redacted_failures};
 use crate::subcommands::bringup;
 use hsa_vmm_conformance::{CaseReport, Report, Status};
-use std::collections::BTreeSet;
 
 /// Adds the failed requests to each failed case, and the command `command` if `bringup` can find a cause. Call this
 /// before the output of the cases is removed. `background` contains what was logged during cases that passed. With
-/// `is_redacting`, a request consists only of the call and the error.
+/// `is_redacting`, a request consists only of the call and the error; GPU faults keep their addresses.
 pub fn add_failed_requests(
     report: &mut Report,
     background: &BackgroundOutput,
@@ -22,12 +21,7 @@ pub fn add_failed_requests(
     for case in report.cases.iter_mut().filter(|case| case.status == Status::Fail) {
         let (lines, _) = background.split(case.output.as_deref().unwrap_or_default());
         case.failed_requests = match is_redacting {
-            true => {
-                let requests = lines.into_iter().filter_map(failed_request);
-                let requests: BTreeSet<_> =
-                    requests.map(|(call, error)| format!("{call} {error}")).collect();
-                requests.into_iter().collect()
-            }
+            true => redacted_failures(lines.into_iter()),
             false => driver_failures(lines.into_iter())
                 .iter()
                 .map(|line| line.strip_prefix(DRIVER_PREFIX).unwrap_or(line).to_owned())

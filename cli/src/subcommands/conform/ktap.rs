@@ -8,7 +8,7 @@ use super::show::print_causes;
 use crate::bail_out::bail_out;
 use crate::planned_faults::{describe_not_happened, describe_undetected};
 use crate::screen::Screen;
-use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
+use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, NotStarted, Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -62,9 +62,23 @@ impl KtapStream {
         Ok(())
     }
 
-    /// Writes the reason why no further case is run, and ends the document.
-    pub fn bail_out(self, reason: &str) -> io::Result<()> {
+    /// Writes the reason why the results cannot be continued, and ends the document.
+    pub fn reject(self, reason: &str) -> io::Result<()> {
         bail_out(self.ktap, reason)
+    }
+
+    /// Writes the requests that failed, the `bringup` command and the reason why the runtime did not start, and ends
+    /// the document.
+    pub fn bail_out(mut self, report: &NotStarted) -> io::Result<()> {
+        if !report.output.is_empty() {
+            self.ktap.write_note("requests that failed during the start:")?;
+        }
+        report.output.iter().try_for_each(|line| self.ktap.write_note(&format!("  {line}")))?;
+        if let Some(bringup) = &report.bringup {
+            let note = "To find the HSA call and kernel interface that fail: ";
+            self.ktap.write_note(&format!("{note}{bringup}"))?;
+        }
+        bail_out(self.ktap, &report.reason)
     }
 
     /// Writes the results that are not written yet, and ends the document. Its last lines are the causes of failures, as

@@ -4,6 +4,7 @@ mod arguments;
 mod background_output;
 mod failed_requests;
 mod ktap;
+mod not_started;
 mod partial;
 mod show;
 mod worker;
@@ -12,9 +13,10 @@ pub use arguments::Conform;
 
 use crate::arguments::typed_time_limit;
 use crate::choice::note_dimmed;
-use crate::driver_log::{DriverLog, driver_failures};
+use crate::driver_log::{DriverLog, driver_failures, redacted_failures};
 use crate::interrupt::Interrupt;
 use crate::planned_faults::describe_undetected;
+use crate::provenance::Privacy;
 use crate::screen::{Screen, note};
 use crate::table::table;
 use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
@@ -25,9 +27,10 @@ use failed_requests::add_failed_requests;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::describe::{Description, Driver};
 use hsa_vmm_conformance::{
-    CaseReport, KnownFailures, NotStarted, Options, Report, Status, cases, run as run_cases,
+    CaseReport, KnownFailures, Options, Report, Status, cases, run as run_cases,
 };
 use ktap::KtapStream;
+use not_started::write_not_started;
 use partial::PartialFile;
 use show::{closing_lines, print_report};
 use std::cell::RefCell;
@@ -59,7 +62,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if let Some(seed) = options.shuffle {
         note_dimmed(&format!("order: --shuffle {seed}"));
     }
-    let mut writer = ResultWriter::default();
+    let mut writer = ResultWriter { privacy: args.privacy.clone(), ..ResultWriter::default() };
     if let Some((partial, finished)) =
         PartialFile::open(&args.output, args.resume, &selected, partial::settings(args))?
     {
@@ -81,7 +84,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let result = run_all(args, &options, &mut writer, &mut background, interrupt.flag());
     if let Some(error) = writer.rejection {
         if let Some(stream) = writer.stream {
-            stream.bail_out(&crate::error_message(&error)).context("cannot write the results")?;
+            stream.reject(&crate::error_message(&error)).context("cannot write the results")?;
         }
         return Err(error);
     }
@@ -91,8 +94,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
             if !writer.is_described {
                 writer.describe(args, "runtime: not loaded", None);
             }
-            let not_started = not_started(args, &error, failed_requests, selected_count);
-            if let Err(error) = write_not_started(args, writer.stream, &not_started) {
+            let written =
+                write_not_started(args, writer.stream, &error, failed_requests, selected_count);
+            if let Err(error) = written {
                 note!("error: {}", crate::error_message(&error));
             }
             return Err(error);
@@ -162,52 +166,10 @@ impl<E: Into<anyhow::Error>> From<E> for NoReport {
     }
 }
 
-/// Returns the report of a run in which the runtime did not start.
-fn not_started(
-    args: &Conform,
-    error: &anyhow::Error,
-    failed_requests: Vec<String>,
-    selected: usize,
-) -> NotStarted {
-    let config = args.common.runtime.config_text();
-    let mut provenance = provenance::describe_run(None, config.as_deref(), String::new());
-    provenance::shorten_paths(&mut provenance);
-    args.privacy.clean_provenance(&mut provenance);
-    let mut output: Vec<_> =
-        failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
-    args.privacy.clean_lines(&mut output);
-    let reason = args.privacy.clean_text(&crate::error_message(error));
-    NotStarted { reason, output, selected, provenance }
-}
-
-/// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. Instead of the table, writes the planned
-/// faults. The other formats cannot report this.
-fn write_not_started(
-    args: &Conform,
-    stream: Option<KtapStream>,
-    report: &NotStarted,
-) -> anyhow::Result<()> {
-    match (args.format, stream) {
-        (_, Some(stream)) => stream.bail_out(&report.reason).context("cannot write the results"),
-        (ReportFormat::Junit, _) => write_text(args, &report.junit()),
-        (ReportFormat::Html, _) => write_text(args, &report.html()?),
-        (ReportFormat::Table, _) if !report.provenance.planned_faults.is_empty() => args
-            .output
-            .write(|out| Ok(provenance::print_banner(out, &report.provenance.planned_faults)?)),
-        _ => Ok(()),
-    }
-}
-
-fn write_text(args: &Conform, text: &str) -> anyhow::Result<()> {
-    args.output.write(|out| {
-        out.keep_utf8();
-        Ok(writeln!(out, "{text}")?)
-    })
-}
-
 /// Writes results while the cases run.
 #[derive(Default)]
 struct ResultWriter {
+    privacy: Privacy,
     partial: Option<PartialFile>,
     stream: Option<KtapStream>,
     /// Whether KTAP output has the description of the run.
@@ -258,7 +220,10 @@ impl ResultWriter {
     /// Writes a result to KTAP output, but not to the partial file. The partial file already contains the results of
     /// the interrupted run that this run continues.
     fn add_to_stream(&mut self, case: &CaseReport) {
-        let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
+        let streamed = self.stream.as_mut().map_or(Ok(()), |stream| {
+            let detail = self.privacy.clean_detail(&case.detail);
+            stream.add(&CaseReport { detail, ..case.clone() })
+        });
         self.error = self.error.take().or(streamed.context("cannot write the results").err());
     }
 
@@ -438,11 +403,13 @@ fn run_all(
     report.map_err(|error| {
         // The driver's errors explain best why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
-        let failed_requests = driver_failures(lines.iter().map(String::as_str));
+        let lines = lines.iter().map(String::as_str);
+        let failed_requests = match args.privacy.is_redacting() {
+            true => redacted_failures(lines),
+            false => driver_failures(lines),
+        };
         add_finished(writer);
-        let mut noted = failed_requests.clone();
-        args.privacy.clean_lines(&mut noted);
-        noted.iter().for_each(|line| note_dimmed(line));
+        failed_requests.iter().for_each(|line| note_dimmed(line));
         NoReport { error: error.into(), failed_requests }
     })
 }

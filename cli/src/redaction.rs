@@ -1,0 +1,214 @@
+//! Removes private data from texts: names of the user and of folders, PCI addresses, and output of a second process.
+
+use hsa_vmm_conformance::peer::LAST_OUTPUT;
+use std::cmp::Reverse;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// The text that replaces a removed value.
+pub const REDACTED: &str = "(redacted)";
+
+/// Removes what a second process printed last from the detail of a case: the rest of the line after [`LAST_OUTPUT`].
+pub fn without_last_output(detail: &str) -> String {
+    let lines = detail.split_inclusive('\n').map(|line| match line.split_once(LAST_OUTPUT) {
+        Some((start, _)) => {
+            let end = if line.ends_with('\n') { "\n" } else { "" };
+            [start, LAST_OUTPUT, REDACTED, end].concat()
+        }
+        None => line.to_owned(),
+    });
+    lines.collect()
+}
+
+/// Returns whether a path ends before this character.
+fn ends_path(letter: char) -> bool {
+    letter.is_whitespace() || "'\":;,=()<>\\".contains(letter)
+}
+
+/// Replaces the home folder by `~`, and the user's name in paths by `USER`.
+pub fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
+    let mut text = text.to_owned();
+    if let Some(home) = home.map(|home| home.trim_end_matches('/')).filter(|home| home.len() > 1) {
+        text = replace_complete(&text, home, "~");
+    }
+    if let Some(user) = user.filter(|user| !user.is_empty() && *user != "root") {
+        text = replace_complete(&text, &format!("/{user}"), "/USER");
+    }
+    text
+}
+
+/// Replaces each occurrence of `part` at whose end a component of a path also ends.
+fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(part) {
+        let (before, after) = (&rest[..start], &rest[start + part.len()..]);
+        let is_complete = after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
+        result.push_str(before);
+        result.push_str(if is_complete { replacement } else { part });
+        rest = after;
+    }
+    result + rest
+}
+
+/// The folders that [`known_folders`] finds for this process.
+pub static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let paths = [env::current_dir(), env::current_exe()];
+    let paths = paths.into_iter().filter_map(Result::ok).map(PathBuf::into_os_string);
+    let values = env::vars_os().map(|(_, value)| value);
+    known_folders(env::args_os().chain(values).chain(paths))
+});
+
+/// Returns the existing folders that `words` name, and their parent folders, if the paths contain white space.
+/// [`without_folders`] cannot find the end of such a path in a text. The longest folders are first.
+pub fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
+    let mut folders = Vec::new();
+    for word in words {
+        // A word can contain several paths: `--runtime=PATH`, `PATH:PATH`, or a quoted command.
+        for part in word.to_string_lossy().split([':', '=', '\'', '"']) {
+            let path = Path::new(part);
+            let named = path.is_absolute().then(|| path.to_owned());
+            for path in [named, path.canonicalize().ok()].into_iter().flatten() {
+                let spaced = |folder: &Path| {
+                    let text = folder.to_str().filter(|text| text.contains(char::is_whitespace))?;
+                    folder.is_dir().then(|| text.trim_end_matches('/').to_owned())
+                };
+                folders.extend(path.ancestors().filter_map(spaced));
+            }
+        }
+    }
+    folders.sort_by_key(|folder| Reverse(folder.len()));
+    folders.dedup();
+    folders
+}
+
+/// Removes these folders from the paths of files in them.
+pub fn without_known_folders(text: &str, folders: &[String]) -> String {
+    let remove = |text: String, folder: &String| text.replace(&format!("{folder}/"), "/");
+    folders.iter().fold(text.to_owned(), remove)
+}
+
+/// Reduces absolute paths, and paths below the home folder, to their last component. Keeps paths below
+/// `/dev`, `/proc` and `/sys`.
+pub fn without_folders(text: &str) -> String {
+    let mut result = String::new();
+    for part in text.split_inclusive(ends_path) {
+        let end = part.chars().next_back().filter(|last| ends_path(*last));
+        let path = end.map_or(part, |end| &part[..part.len() - end.len_utf8()]);
+        // In an address such as `https://a/b`, `//a/b` follows the colon.
+        let is_path = path.starts_with('/') && !path.starts_with("//") || path.starts_with("~/");
+        let is_kernel_file =
+            ["/dev/", "/proc/", "/sys/"].iter().any(|folder| path.starts_with(folder));
+        match path.rsplit_once('/') {
+            Some((_, name)) if is_path && !is_kernel_file => result.push_str(name),
+            _ => result.push_str(path),
+        }
+        result.extend(end);
+    }
+    result
+}
+
+/// Replaces PCI addresses such as `0000:03:00.0` by [`REDACTED`].
+pub fn without_pci_addresses(text: &str) -> String {
+    let mut result = String::new();
+    let is_in_word = |letter: char| letter.is_ascii_hexdigit() || letter == ':' || letter == '.';
+    let mut rest = text;
+    while let Some(start) = rest.find(is_in_word) {
+        let (before, after) = rest.split_at(start);
+        let (word, after) = after.split_at(after.find(|it| !is_in_word(it)).unwrap_or(after.len()));
+        result.push_str(before);
+        result.push_str(&replace_pci_address(word));
+        rest = after;
+    }
+    result + rest
+}
+
+/// Replaces the PCI address in a word of hexadecimal digits, colons and dots, if the word contains one. In the kernel's
+/// log, an address can follow a colon: `peer:0000:02:00.0`.
+fn replace_pci_address(word: &str) -> String {
+    let fields: Vec<_> = word.split(':').collect();
+    let is_hex = |text: &str, digits: usize| {
+        text.len() == digits && text.chars().all(|digit| digit.is_ascii_hexdigit())
+    };
+    let is_slot = |text: &str| {
+        let (device, function) = text.split_once('.').unwrap_or_default();
+        is_hex(device, 2) && function.starts_with(|digit: char| digit.is_digit(8))
+    };
+    let is_address = |fields: &[&str]| match fields {
+        [domain, bus, slot] => is_hex(domain, 4) && is_hex(bus, 2) && is_slot(slot),
+        _ => false,
+    };
+    let Some(first) = fields.windows(3).position(is_address) else { return word.to_owned() };
+    // The function is a single digit, so the slot has four characters. Keep the characters after the slot.
+    let after_slot = &fields[first + 2]["00.0".len()..];
+    let address = format!("{REDACTED}{after_slot}");
+    [&fields[..first], &[&address], &fields[first + 3..]].concat().join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn redact_removes_the_last_output_of_a_process() {
+        let text = "the second process: SIGABRT; its last output: /a: secret; b\nnext line";
+        let expected = "the second process: SIGABRT; its last output: (redacted)\nnext line";
+        assert_eq!(without_last_output(text), expected);
+        assert_eq!(without_last_output(expected), expected);
+    }
+
+    #[test]
+    fn names_of_user_and_home_are_replaced_in_paths() {
+        for (text, expected) in [
+            ("LD_PRELOAD=/home/anna/a.so:/home/anna", "LD_PRELOAD=~/a.so:~"),
+            ("/home/annabel/a /scratch/anna/b", "/home/annabel/a /scratch/USER/b"),
+            ("'/data/anna' anna", "'/data/USER' anna"),
+        ] {
+            assert_eq!(without_names(text, Some("/home/anna/"), Some("anna")), expected);
+        }
+        assert_eq!(without_names("/root/a /", Some("/root"), Some("root")), "~/a /");
+        assert_eq!(without_names("/a", Some("/"), None), "/a");
+    }
+
+    #[test]
+    fn redact_removes_folders_with_spaces() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path().join("sub dir/a rt/lib");
+        fs::create_dir_all(&folder).unwrap();
+        let file = format!("{}/x y.so", folder.display());
+        let words = [format!("--runtime={file}"), format!("LIST=/lib:{file}")];
+        let folders = known_folders(words.into_iter().map(OsString::from));
+        let text = format!("hsa-vmm '--runtime={file}' -o {file}, {file}: {file}");
+        let cleaned = without_folders(&without_known_folders(&text, &folders));
+        assert_eq!(cleaned, "hsa-vmm '--runtime=x y.so' -o x y.so, x y.so: x y.so");
+    }
+
+    #[test]
+    fn redact_removes_folders() {
+        let text = "hsa-vmm emulate --log '/var/log/kfd' -- ~/bin/hsa-vmm --runtime=/opt/x.so:/b/c";
+        let expected = "hsa-vmm emulate --log 'kfd' -- hsa-vmm --runtime=x.so:c";
+        assert_eq!(without_folders(text), expected);
+        for text in ["open /dev/kfd, 1/2", "see https://example.org/a/b"] {
+            assert_eq!(without_folders(text), text);
+        }
+    }
+
+    #[test]
+    fn redact_removes_pci_addresses() {
+        for (text, expected) in [
+            (
+                "amdgpu 0000:00:01.0: map peer:0000:00:02.0 x",
+                "amdgpu (redacted): map peer:(redacted) x",
+            ),
+            ("0000:c3:00.0 (amdgpu)", "(redacted) (amdgpu)"),
+        ] {
+            assert_eq!(without_pci_addresses(text), expected);
+        }
+        for text in ["at 12:34:56.7 in 0x7f00:12", "1.17", "a.b:c.rs:10:2", "Größe: 3 MiB"] {
+            assert_eq!(without_pci_addresses(text), text);
+        }
+    }
+}
