@@ -65,6 +65,8 @@ fn other_subcommands_write_ktap() {
     let failed: Vec<_> = top.iter().filter(|(_, test)| !test.ok).map(|(name, _)| name).collect();
     assert_eq!(failed, ["mapped"], "{text}");
     assert!(text.contains("# ") && text.contains("hsa_amd_vmem_map("), "{text}");
+    let reproduce = "# reproduce: hsa-vmm bringup --runtime sim --sim";
+    assert!(text.lines().any(|line| line.trim_start().starts_with(reproduce)), "{text}");
     assert_eq!(top["killed"].directive, "SKIP not tried");
 
     let time = ["--time", "1s", "--format", "ktap"];

@@ -197,6 +197,12 @@ fn request_that_is_the_cause_is_suspected_first() {
             ("SET_EVENT=lost", "runtime", "suspect the kernel's kfd_ioctl_set_event first"),
             ("WAIT_EVENTS=EIO", "gpu", "find where the kernel's kfd_ioctl_wait_events returns EIO"),
             ("FILL=lost", "blit", "suspect the GPU's engine (the runtime's blit shader)"),
+            ("COPY=EIO", "gpu", "reported EIO for a COPY: suspect the GPU's engine first"),
+            ("FILL=EIO", "blit", "reported EIO for a FILL: suspect the GPU's engine first"),
+            ("ACQUIRE_VM=lost", "runtime", "suspect kfd_ioctl_acquire_vm first"),
+            ("OPEN=EIO", "runtime", "find where the kernel's kfd_open returns EIO"),
+            ("MMAP=narrow", "cpu", "drm0 MMAP: suspect the kernel's drm_gem_mmap"),
+            ("WAIT_EVENTS=lost", "permission", "suspect kfd_ioctl_wait_events first"),
         ] {
             let arguments = ["--until", level, "--time-limit", "5s", "--format", "json"];
             let report = json(&run_emulated(fetched, &["--fault", fault], &arguments));
@@ -216,6 +222,23 @@ fn request_that_is_the_cause_is_suspected_first() {
                 assert_eq!(wait["answer"], "error", "{failure:#}");
             }
         }
+    }
+}
+
+/// The log of a level contains GPU faults, which no thread of the level logs.
+#[test]
+fn log_contains_gpu_faults() {
+    let name = "reports_on_amd::log_contains_gpu_faults";
+    for fetched in test::fetch_selected_releases(name) {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let arguments = ["--until", "gpu", "--log", log.to_str().unwrap()];
+        let output = run_emulated(fetched, &["--fault", "GEM_VA.MAP=lost"], &arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let text = std::fs::read_to_string(log).unwrap();
+        let is_fault =
+            |line: &&str| line.starts_with("          driver  ") && line.contains(" fault at 0x");
+        assert_eq!(text.lines().filter(is_fault).count(), 1, "{text}");
     }
 }
 

@@ -1,15 +1,17 @@
 //! Advice on what to try after a failure.
 
 use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
+use super::engine::{self, EngineError};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL, REPLACE};
-use super::interface::{function_of, is_logged, named_in, suspect};
+use super::interface::{function_of, is_logged, named_in, request, suspect};
 use super::level::Level;
 use super::machine::MachineCheck;
-use super::record::StuckCopy;
 use super::supervisor::{Call, Cause, LevelRun};
-use super::suspicion::{call_without_result, functions_of_arguments, last_user, missing_result};
+use super::suspicion::{
+    call_without_result, functions_of_arguments, lacks_address_space, last_user, missing_result,
+};
 use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::End;
 use std::time::Duration;
@@ -22,49 +24,14 @@ fn kernel_function(line: &str) -> String {
     )
 }
 
-/// Returns the operation that an engine of the emulated GPU has not finished: `COPY` or `FILL`.
-fn unfinished_operation(line: &str) -> Option<&str> {
-    let mut words = line.split(' ').skip(2);
-    words.next().filter(|device| *device == "engine").and(words.next())
-}
-
 /// Returns the advice for a request that has not returned. `line` is the request's line in the driver's log.
 fn advise_unfinished(line: &str) -> String {
-    if let Some(operation) = unfinished_operation(line) {
-        return format!(
-            "the GPU has not finished a {operation}: first suspect the GPU's SDMA engine or, with \
-             HSA_ENABLE_SDMA=0, the runtime's blit shader; then the fence, the signal and the interrupt at the \
-             end of the operation"
-        );
+    if let Some(operation) = engine::operation(line) {
+        return engine::advise_unfinished(operation);
     }
     let (call, _) = call_and_error(line);
     let function = kernel_function(line);
     format!("the driver has not returned from {call}: find where {function} waits, or crashes")
-}
-
-/// Returns the advice for a wait that hangs. `copy` is what the CPU found. `page_tables` names the page tables' file.
-/// Returns `None` if the CPU has found nothing that helps.
-fn advise_stuck_copy(copy: StuckCopy, page_tables: &str) -> Option<String> {
-    Some(match copy {
-        StuckCopy { has_ended: true, .. } => {
-            let also = if copy.arrived == Some(false) { "; then the engine's writes" } else { "" };
-            format!(
-                "the GPU has set the signal, but the wait does not end: suspect the interrupt at the end of the copy \
-                 (the trap packet in the ring, the interrupt handler, kfd_signal_event_interrupt) and \
-                 kfd_ioctl_wait_events first{also}"
-            )
-        }
-        StuckCopy { arrived: Some(true), .. } => "the engine has copied, but has not set the signal: suspect the end \
-             of the copy first (the fence or atomic that writes the signal, and the page-table entry of the signal's \
-             memory), not the interrupt"
-            .to_owned(),
-        StuckCopy { arrived: Some(false), .. } => format!(
-            "the engine has not copied: suspect the engine first, not the signal or the interrupt. Check the queue \
-             and its doorbell (kfd_ioctl_create_queue, kfd_mmap), the ring and the firmware; then the page tables of \
-             both addresses ({page_tables}), because a page fault can stop the engine"
-        ),
-        StuckCopy { arrived: None, .. } => return None,
-    })
 }
 
 /// Returns the advice to extend the time limit if a level made a call in the last quarter of the limit.
@@ -168,8 +135,16 @@ fn suspect_named(run: &LevelRun, functions: &[&str]) -> String {
 }
 
 /// Returns the advice for a hang without a failed or unfinished request.
-fn advise_silent_hang(call: Option<&Call>, driver: &[String]) -> Option<String> {
+fn advise_silent_hang(run: &LevelRun, call: Option<&Call>, driver: &[String]) -> Option<String> {
     let name = &call?.begin.call;
+    if run.level == Level::Permission && run.has_logged_fault() {
+        return Some(
+            "the GPU has faulted, as this level expects, but the runtime has not learnt of the fault: suspect \
+             kfd_ioctl_wait_events first, then the event of the fault (kfd_signal_vm_fault_event, \
+             kfd_ioctl_create_event) and the interrupt of the fault"
+                .to_owned(),
+        );
+    }
     if name.starts_with("hsa_signal_") {
         return Some(
             "no request failed, so the GPU's operation has not ended, or its end was not signalled: suspect the \
@@ -193,6 +168,37 @@ fn advise_bus_error(end: End) -> Option<String> {
         "SIGBUS means that the address is mapped, but has no memory: suspect the kernel's functions for mmap \
          (drm_gem_mmap, kfd_mmap), the offset and length they receive, and amdgpu_gem_fault"
             .to_owned()
+    })
+}
+
+/// Returns the advice for a crash by SIGSEGV without a failed request: names the last mapping of a device, if the
+/// driver's log contains one. Otherwise, returns advice only for accesses by the CPU, in the steps `fill` and `compare`.
+fn advise_segmentation_fault(run: &LevelRun, call: Option<&Call>, end: End) -> Option<String> {
+    let task = call.map_or("", |call| &call.begin.task);
+    let process = task.split_inclusive(':').next().unwrap_or_default();
+    let is_mapping = |line: &&str| {
+        let request = request(line);
+        matches!(request.as_deref(), Some("kfd MMAP" | "drm MMAP")) && line.starts_with(process)
+    };
+    let mapping = run.driver.iter().flatten().rev().map(|(_, line)| line.as_str()).find(is_mapping);
+    let is_access = call.is_some_and(|call| ["fill", "compare"].contains(&&*call.begin.call));
+    let suspect = match mapping {
+        Some(line) => {
+            let (name, _) = call_and_error(line);
+            let function = kernel_function(line);
+            format!(
+                "The last mapping of a device before the crash was {name}: suspect {function} first"
+            )
+        }
+        None if is_access => "Suspect the kernel's drm_gem_mmap first".to_owned(),
+        None => return None,
+    };
+    end.to_string().starts_with("SIGSEGV").then(|| {
+        format!(
+            "SIGSEGV means that the process accessed an address that is not mapped, or wrote to a mapping without \
+             write permission. {suspect} (the address, the length and the protection of the mapping), then the later \
+             requests (--log FILE has all calls)"
+        )
     })
 }
 
@@ -272,6 +278,25 @@ const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then free
      The GPU faulted meanwhile, so a queue may still exist after it was destroyed: \
      suspect kfd_ioctl_destroy_queue first";
 
+/// The advice for requests that fail because the GPU has no address space.
+const ADVICE_ON_ENODEV: &str = "amdkfd returns ENODEV for requests to a GPU without an address space: suspect \
+     kfd_ioctl_acquire_vm first (ACQUIRE_VM), which returned success, but may not have kept the address space";
+
+/// Returns whether the runtime was stopping when the level failed.
+fn is_stopping(run: &LevelRun, cause: &Cause, call: Option<&Call>) -> bool {
+    let in_flight: &[usize] = match cause {
+        Cause::Crash(calls, _) | Cause::Hang(calls, _) | Cause::GpuFault(_, _, calls) => calls,
+        _ => &[],
+    };
+    let mut calls = in_flight.iter().map(|index| &run.calls[*index]).chain(call);
+    calls.any(|call| call.begin.call == "hsa_shut_down")
+}
+
+/// Returns whether a line of the driver's log opens a device.
+fn is_open(line: &str) -> bool {
+    matches!(request(line).as_deref(), Some("kfd OPEN" | "drm OPEN"))
+}
+
 /// How a level was run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
@@ -326,13 +351,27 @@ pub fn advise(
         Cause::Wrong(Some(_), what) => advise_wrong_result(run, what, call, environment),
         _ => None,
     };
-    let stuck =
-        run.stuck_copy().and_then(|copy| advise_stuck_copy(copy, environment.page_tables()));
+    let is_stop = is_stopping(run, cause, call);
+    let advise_gpu_fault = || match run.gpu_fault()? {
+        _ if is_stop && !is_simulation => Some(ADVICE_ON_STOP.to_owned()),
+        fault => Some(environment.advise_gpu_fault(fault)),
+    };
+    advice.extend(run.engine_error().map(EngineError::advise));
+    // Other advice about a fault follows the advice about requests.
+    if is_stop {
+        advice.extend(advise_gpu_fault());
+    }
+    let stuck = run
+        .stuck_copy()
+        .and_then(|copy| engine::advise_stuck_copy(copy, environment.page_tables()));
     let names_engine = stuck.is_some();
     advice.extend(stuck);
     // The state of the copy says more than the engine's unfinished operation.
-    let is_told = |line: &&String| !names_engine || unfinished_operation(line).is_none();
+    let is_told = |line: &&String| !names_engine || engine::operation(line).is_none();
     advice.extend(unfinished.filter(is_told).map(|line| advise_unfinished(line)));
+    // A device that cannot be opened also fails the checks of this machine.
+    let failed_open = errors.first().filter(|line| is_open(line)).copied();
+    advice.extend(failed_open.map(|line| advise_failed_request(run, line, repeated)));
     advice.extend(checks.iter().filter_map(|check| {
         let advice = check.advice.as_ref()?;
         Some(format!("{}: {advice}", check.what))
@@ -349,20 +388,15 @@ pub fn advise(
             "the driver returned success for {call}, but did not set {field}: suspect {function} first"
         ));
     } else if let Some(line) = errors.first() {
-        advice.push(advise_failed_request(run, line, repeated));
-        let (call, error) = call_and_error(line);
-        if call == "kfd ALLOC_MEMORY_OF_GPU" && error == "ENODEV" {
-            advice.push(
-                "amdkfd returns ENODEV for memory of a GPU without an address space: check that \
-                 ACQUIRE_VM (kfd_ioctl_acquire_vm), which returned success, has kept the address space"
-                    .to_owned(),
-            );
-        }
+        let lines = run.driver.iter().flatten().map(|(_, line)| line.as_str());
+        advice.extend(lacks_address_space(lines, line).then(|| ADVICE_ON_ENODEV.to_owned()));
+        let is_told = failed_open.is_some() || engine::operation(line).is_some();
+        advice.extend((!is_told).then(|| advise_failed_request(run, line, repeated)));
     } else if let Some(driver) = driver {
         match cause {
             Cause::Hang(..) if names_engine => {}
-            Cause::Hang(..) => advice.extend(advise_silent_hang(call, driver)),
-            Cause::Crash(..) => {}
+            Cause::Hang(..) => advice.extend(advise_silent_hang(run, call, driver)),
+            Cause::Crash(_, end) => advice.extend(advise_segmentation_fault(run, call, *end)),
             _ => {
                 if call.is_some_and(|call| uses_data(&call.begin.call)) {
                     advice.extend(wrong_result.take());
@@ -373,19 +407,15 @@ pub fn advise(
         }
     }
     advice.extend(wrong_result);
-    let is_stop = call.is_some_and(|call| call.begin.call == "hsa_shut_down");
-    let advise_gpu_fault = || match run.gpu_fault()? {
-        _ if is_stop && !is_simulation => Some(ADVICE_ON_STOP.to_owned()),
-        fault => Some(environment.advise_gpu_fault(fault)),
-    };
-    if !matches!(cause, Cause::GpuFault(..)) {
+    if !is_stop {
         advice.extend(advise_gpu_fault());
     }
     match cause {
         Cause::Hang(..) => advice.push(environment.advise_hang(command)),
-        Cause::GpuFault(..) => advice.extend(advise_gpu_fault()),
         Cause::Crash(_, end) => {
             advice.extend(advise_bus_error(*end));
+            let is_told = driver.is_some();
+            advice.extend((!is_told).then(|| advise_segmentation_fault(run, call, *end)).flatten());
             advice.extend(environment.advise_backtrace());
         }
         _ => {}
@@ -406,28 +436,5 @@ mod tests {
     fn bus_error_is_explained_by_mmap() {
         assert!(advise_bus_error(End::Signal(7)).unwrap().contains("drm_gem_mmap, kfd_mmap"));
         assert_eq!(advise_bus_error(End::Signal(11)), None);
-    }
-
-    #[test]
-    fn stuck_copy_names_engine_or_signal_or_interrupt() {
-        for (arrived, has_ended, expected) in [
-            (Some(false), false, Some("suspect the engine first")),
-            (Some(true), false, Some("suspect the end of the copy first")),
-            (Some(true), true, Some("suspect the interrupt at the end of the copy")),
-            (None, true, Some("suspect the interrupt at the end of the copy")),
-            (None, false, None),
-        ] {
-            let advice = advise_stuck_copy(StuckCopy { arrived, has_ended }, "FILE");
-            let contains = |text| advice.as_deref().is_some_and(|advice| advice.contains(text));
-            assert!(expected.map_or(advice.is_none(), contains), "{advice:?}");
-        }
-    }
-
-    #[test]
-    fn unfinished_operation_of_an_engine_is_recognised() {
-        let line = "2:3 1.6 engine COPY to=0x7fea4c2c3000 length=0x1000 = ? (has not returned)";
-        assert_eq!(unfinished_operation(line), Some("COPY"));
-        let line = "2:3 1.6 kfd MMAP length=0x1000 = ? (has not returned)";
-        assert_eq!(unfinished_operation(line), None);
     }
 }

@@ -45,6 +45,11 @@ fn is_message(line: &str) -> bool {
     MESSAGES.iter().any(|message| line.contains(message))
 }
 
+/// Returns whether a line of the emulated driver's log reports a GPU fault: `… gpu0 fault at 0x7f2000: EFAULT`.
+pub fn is_driver_line(line: &str) -> bool {
+    line.contains(" fault at ")
+}
+
 fn is_kernel_message(line: &str) -> bool {
     line.contains("amdgpu") && line.contains(KERNEL_MESSAGE)
 }
@@ -93,10 +98,21 @@ pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
 }
 
 impl LevelRun {
+    /// Returns whether the emulated driver or the kernel logged a GPU fault during the level.
+    pub fn has_logged_fault(&self) -> bool {
+        let kernel = self.kernel.as_deref().unwrap_or_default();
+        self.driver.iter().flatten().any(|(_, line)| is_driver_line(line))
+            || kernel.iter().any(|line| is_kernel_message(line))
+    }
+
     /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime can report the
     /// fault while the process exits. Does nothing for the level "permission", which provokes a fault.
     pub fn fail_on_gpu_fault(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Permission {
+            return;
+        }
+        // `fail_on_driver_errors` reports errors of an engine.
+        if self.engine_error().is_some() {
             return;
         }
         // The kernel's log can contain faults of other processes.
@@ -206,6 +222,11 @@ mod tests {
         assert_eq!(run.describe(cause), text);
         let setup = Setup { command: "hsa-vmm bringup", config: None, planned_faults: &[] };
         let advice = advise(&run, cause, run.calls.last(), &None, &[], setup);
+        assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
+        // The address can belong to memory to which an earlier call has granted access.
+        run.calls.insert(0, call("hsa_amd_agents_allow_access", &[("host", "0x7f2000")]));
+        let cause = Cause::GpuFault(0, 0x7f_2000, vec![1]);
+        let advice = advise(&run, &cause, run.calls.first(), &None, &[], setup);
         assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
         // Other processes can cause the faults in the kernel's log.
         run.outcome = Outcome::Reached;

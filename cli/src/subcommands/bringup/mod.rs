@@ -11,12 +11,14 @@ mod accounting;
 mod advice;
 mod arguments;
 mod data;
+mod engine;
 mod environment;
 mod failure;
 mod gpu_fault;
 mod hsa;
 mod interface;
 mod level;
+mod level_log;
 mod machine;
 mod other_process;
 mod page_table;
@@ -41,20 +43,18 @@ use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::{describe_not_happened, describe_undetected};
 use crate::screen::{Screen, note};
-use crate::{BadUsage, Exit, output, planned_faults, provenance};
+use crate::{Exit, output, planned_faults, program, provenance};
 use advice::Setup;
 use failure::Failure;
 use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
 use hsa_vmm_conformance::worker::connect_to_parent;
 use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
+use level_log::{create_log, write_log, write_log_header};
 use recorder::Recorder;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
-use std::time::SystemTime;
 use supervisor::{LevelRun, Outcome, supervise};
 
 pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
@@ -181,7 +181,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             }
         }
     } else if let Some(ktap) = &mut ktap {
-        let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
+        let text = |run| -> std::io::Result<String> {
+            let text = failure_text(run, failure.as_ref())?;
+            let command = program::without_program_folder(&command(run));
+            Ok(format!("{text}\n\nreproduce: {command}{time_limit}"))
+        };
+        let text = failed_run.map(text).transpose()?;
         // Report the interrupted level as failed. If it were skipped, the document would contain no failure.
         let interrupted = (!is_complete).then_some("interrupted before the end of this level");
         let failed_level = text.as_deref().or(interrupted).map(|text| (Status::Fail, text));
@@ -263,19 +268,6 @@ fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn create_log(path: &Path) -> anyhow::Result<File> {
-    let cannot_write = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
-    File::create(path).map_err(cannot_write)
-}
-
-/// Writes the first line of the log: the version of this command, the kernel and the time.
-fn write_log_header(log: &mut File) -> std::io::Result<()> {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let time = humantime::format_rfc3339_seconds(SystemTime::now());
-    let version = env!("CARGO_PKG_VERSION");
-    log.write_all(format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim()).as_bytes())
-}
-
 /// Prints the errors that the emulated driver has printed in the level's processes, such as a log that cannot be
 /// written. Prints each error once.
 fn note_driver_errors(run: &LevelRun, printed: &mut BTreeSet<String>) {
@@ -293,28 +285,6 @@ fn print_runtime(out: &mut Screen<'_>, args: &Bringup, run: &LevelRun) -> std::i
         Some(None) => writeln!(out, "runtime: simulation\n"),
         None => Ok(()),
     }
-}
-
-/// Writes all calls of a level, each with the lines that driver and runtime logged during the call.
-fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
-    let mut text = Vec::new();
-    writeln!(text, "== {} ({:?})", run.level.title(), run.took)?;
-    for call in &run.calls {
-        let (process, number) = (call.begin.id.process, call.begin.id.number);
-        let took =
-            call.end.as_ref().map_or(String::new(), |end| format!(" ({} us)", end.microseconds));
-        writeln!(text, "{process}.{} {number:4} {}{took}", call.begin.thread, call.line())?;
-        for line in run.driver_during(call) {
-            writeln!(text, "          driver  {line}")?;
-        }
-        // The output of several threads cannot be attributed to calls.
-        if call.begin.thread == 0 {
-            for line in run.output_during(call).lines() {
-                writeln!(text, "          runtime {line}")?;
-            }
-        }
-    }
-    log.write_all(&text)
 }
 
 #[derive(Serialize)]

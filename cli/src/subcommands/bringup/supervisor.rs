@@ -342,16 +342,20 @@ impl LevelRun {
     }
 
     /// Returns the GPU fault that happened during the level. The level "permission" provokes a fault, which is not
-    /// returned.
+    /// returned. The runtime also reports errors of an engine as faults, which are not returned either.
     pub fn gpu_fault(&self) -> Option<GpuFault> {
         let kernel = self.kernel.as_deref().unwrap_or_default();
-        GpuFault::find(&self.output, kernel).filter(|_| self.level != Level::Permission)
+        let fault = GpuFault::find(&self.output, kernel);
+        fault.filter(|_| self.level != Level::Permission && self.engine_error().is_none())
     }
 
     /// Describes the failure in one sentence. If a GPU faulted, the sentence begins with the fault.
     pub fn describe(&self, cause: &Cause) -> String {
         let mut what = cause.describe(&self.calls);
         what += self.stuck_copy().map_or("", StuckCopy::describe);
+        if let (Cause::Crash(..), Some(error)) = (cause, self.engine_error()) {
+            return format!("{}: {what}", error.describe());
+        }
         match self.gpu_fault() {
             Some(fault) if !matches!(cause, Cause::GpuFault(..)) => {
                 format!("{}: {what}", fault.describe())

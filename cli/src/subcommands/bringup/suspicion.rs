@@ -26,6 +26,19 @@ const RESULTS: [(&str, &str); 12] = [
 /// The fields of the driver's log that identify an object of the driver.
 const IDENTIFIERS: [&str; 4] = ["handle", "event_id", "queue_id", "fd"];
 
+/// The requests that amdkfd rejects with ENODEV for a GPU without an address space.
+const NEED_ADDRESS_SPACE: [&str; 9] = [
+    "ALLOC_MEMORY_OF_GPU",
+    "CREATE_QUEUE",
+    "FREE_MEMORY_OF_GPU",
+    "IMPORT_DMABUF",
+    "IPC_IMPORT_HANDLE",
+    "MAP_MEMORY_TO_GPU",
+    "SET_MEMORY_POLICY",
+    "SET_SCRATCH_BACKING_VA",
+    "UNMAP_MEMORY_FROM_GPU",
+];
+
 fn device_and_name(line: &str) -> (Option<&str>, Option<&str>) {
     let mut words = line.split(' ').skip(2);
     (words.next(), words.next())
@@ -66,6 +79,23 @@ pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Opti
         .take_while(|line| *line != failed)
         .filter(|line| line.starts_with(process) && line.contains(" -> ") && uses_object(line))
         .last()
+}
+
+/// Returns whether a request may have failed because the GPU has no address space: it returned ENODEV, although an
+/// earlier ACQUIRE_VM of the same process succeeded.
+pub fn lacks_address_space<'a>(mut lines: impl Iterator<Item = &'a str>, failed: &str) -> bool {
+    let Some(process) = failed.split_inclusive(':').next() else { return false };
+    let (device, name) = device_and_name(failed);
+    let needs_address_space =
+        device == Some("kfd") && name.is_some_and(|name| NEED_ADDRESS_SPACE.contains(&name));
+    let is_acquired = |line: &str| {
+        line.starts_with(process)
+            && device_and_name(line) == (Some("kfd"), Some("ACQUIRE_VM"))
+            && line.contains(" -> ")
+    };
+    needs_address_space
+        && failed.contains(" = ENODEV ")
+        && lines.by_ref().take_while(|line| *line != failed).any(is_acquired)
 }
 
 /// Returns the last earlier call that returned success, but set an argument of `call` to 0, and the name of this
@@ -120,6 +150,23 @@ mod tests {
         assert_eq!(missing_result("1:1 0.1 drm0 GEM_VA handle=1 -> ok (9.1 us)"), None);
         let unmap = "1:1 0.1 kfd UNMAP_MEMORY_FROM_GPU handle=0x5 count=2 done=0 -> ok (1.0 us)";
         assert_eq!(missing_result(unmap), Some("n_success"));
+    }
+
+    #[test]
+    fn missing_address_space_is_recognised() {
+        let acquired = "1:1 0.1 kfd ACQUIRE_VM drm_fd=11 gpu_id=4097 -> ok (6.3 us)";
+        let rejected = "1:1 0.1 kfd ACQUIRE_VM drm_fd=11 gpu_id=4097 = ENODEV (6.3 us)";
+        let alloc = "1:1 0.2 kfd ALLOC_MEMORY_OF_GPU address=0x0 size=0x1000 = ENODEV (1.0 us)";
+        let no_memory = "1:1 0.2 kfd ALLOC_MEMORY_OF_GPU address=0x0 size=0x1000 = ENOMEM (1.0 us)";
+        for (log, failed, expected) in [
+            ([acquired, alloc], alloc, true),
+            ([rejected, alloc], alloc, false),
+            ([alloc, acquired], alloc, false),
+            ([acquired, no_memory], no_memory, false),
+            ([acquired, rejected], rejected, false),
+        ] {
+            assert_eq!(lacks_address_space(log.into_iter(), failed), expected, "{log:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! Advice about the GPU's engines: operations that fail or do not end, and copies in a wait that hangs.
+
+use super::failure::{call_and_error, is_unfinished, returned_error};
+use super::record::StuckCopy;
+use super::supervisor::LevelRun;
+
+/// Returns the operation of an engine in a line of the emulated driver's log: `COPY` or `FILL`. Returns `None` for
+/// requests to the driver.
+pub fn operation(line: &str) -> Option<&str> {
+    let mut words = line.split(' ').skip(2);
+    words.next().filter(|device| *device == "engine").and(words.next())
+}
+
+/// An operation that failed in an engine of the emulated GPU. A page fault is not an error of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineError<'a> {
+    /// `COPY` or `FILL`.
+    operation: &'a str,
+    error: &'a str,
+}
+
+impl<'a> EngineError<'a> {
+    /// Finds the first error in lines of the emulated driver's log.
+    pub fn find(mut lines: impl Iterator<Item = &'a str>) -> Option<Self> {
+        lines.find_map(|line| {
+            let operation = operation(line)?;
+            let is_error = returned_error(line) && !is_unfinished(line);
+            is_error.then(|| Self { operation, error: call_and_error(line).1 })
+        })
+    }
+
+    /// Describes the error in one sentence.
+    pub fn describe(self) -> String {
+        let Self { operation, error } = self;
+        format!("the GPU's engine reported {error} for a {operation}")
+    }
+
+    /// Returns the advice for this error.
+    pub fn advise(self) -> String {
+        format!(
+            "{}: suspect the GPU's engine first (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader), not the \
+             page table. The runtime reports each error of an engine as a memory access fault",
+            self.describe()
+        )
+    }
+}
+
+impl LevelRun {
+    /// Returns the first error of an engine during the level.
+    pub fn engine_error(&self) -> Option<EngineError<'_>> {
+        EngineError::find(self.driver.iter().flatten().map(|(_, line)| line.as_str()))
+    }
+}
+
+/// Returns the advice for an operation that an engine of the emulated GPU has not finished.
+pub fn advise_unfinished(operation: &str) -> String {
+    format!(
+        "the GPU has not finished a {operation}: first suspect the GPU's SDMA engine or, with HSA_ENABLE_SDMA=0, the \
+         runtime's blit shader; then the fence, the signal and the interrupt at the end of the operation"
+    )
+}
+
+/// Returns the advice for a wait that hangs. `copy` is what the CPU found. `page_tables` names the page tables' file.
+/// Returns `None` if the CPU has found nothing that helps.
+pub fn advise_stuck_copy(copy: StuckCopy, page_tables: &str) -> Option<String> {
+    Some(match copy {
+        StuckCopy { has_ended: true, .. } => {
+            let also = if copy.arrived == Some(false) { "; then the engine's writes" } else { "" };
+            format!(
+                "the GPU has set the signal, but the wait does not end: suspect the interrupt at the end of the copy \
+                 (the trap packet in the ring, the interrupt handler, kfd_signal_event_interrupt) and \
+                 kfd_ioctl_wait_events first{also}"
+            )
+        }
+        StuckCopy { arrived: Some(true), .. } => "the engine has copied, but has not set the signal: suspect the end \
+             of the copy first (the fence or atomic that writes the signal, and the page-table entry of the signal's \
+             memory), not the interrupt"
+            .to_owned(),
+        StuckCopy { arrived: Some(false), .. } => format!(
+            "the engine has not copied: suspect the engine first, not the signal or the interrupt. Check the queue \
+             and its doorbell (kfd_ioctl_create_queue, kfd_mmap), the ring and the firmware; then the page tables of \
+             both addresses ({page_tables}), because a page fault can stop the engine"
+        ),
+        StuckCopy { arrived: None, .. } => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stuck_copy_names_engine_or_signal_or_interrupt() {
+        for (arrived, has_ended, expected) in [
+            (Some(false), false, Some("suspect the engine first")),
+            (Some(true), false, Some("suspect the end of the copy first")),
+            (Some(true), true, Some("suspect the interrupt at the end of the copy")),
+            (None, true, Some("suspect the interrupt at the end of the copy")),
+            (None, false, None),
+        ] {
+            let advice = advise_stuck_copy(StuckCopy { arrived, has_ended }, "FILE");
+            let contains = |text| advice.as_deref().is_some_and(|advice| advice.contains(text));
+            assert!(expected.map_or(advice.is_none(), contains), "{advice:?}");
+        }
+    }
+
+    #[test]
+    fn unfinished_operation_of_an_engine_is_recognised() {
+        let line = "2:3 1.6 engine COPY to=0x7fea4c2c3000 length=0x1000 = ? (has not returned)";
+        assert_eq!(operation(line), Some("COPY"));
+        assert_eq!(EngineError::find([line].into_iter()), None);
+        let line = "2:3 1.6 kfd MMAP length=0x1000 = ? (has not returned)";
+        assert_eq!(operation(line), None);
+    }
+
+    #[test]
+    fn page_fault_is_no_error_of_an_engine() {
+        let fault = "2:3 1.6 gpu0 fault at 0x7fea4c2c3000: EFAULT";
+        let request = "2:2 1.5 drm0 GEM_VA handle=1 = EIO (1.0 us)";
+        let error = "2:3 1.6 engine FILL to=0x7fea4c2c3000 length=0x1000 = EIO";
+        assert_eq!(EngineError::find([fault, request].into_iter()), None);
+        let found = EngineError::find([request, error, fault].into_iter()).unwrap();
+        assert_eq!(found.describe(), "the GPU's engine reported EIO for a FILL");
+        assert!(found.advise().contains("suspect the GPU's engine first"));
+    }
+}
