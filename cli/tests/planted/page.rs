@@ -44,6 +44,12 @@ and Debian's kernel. `conform` runs with `--fail-fast`. `bringup` runs with `amd
 planted software_gpu` writes this table (an hour on a busy computer). Without `HSA_VMM_WRITE_PAGES`, the test compares
 the results with this page.
 
+The GPUs' engines and the runtime's threads race with the levels. Therefore, the level that detects a fault can vary
+from run to run. `TLB_FLUSH=lost` fails the level `offset` or `unmapped`. `INTERRUPT=lost` fails the first level in
+which a thread sleeps until a copy or fill ends: `gpu`, `data`, `sdma` or `blit`. `KERNEL_FILL=late:5ms` fails a level
+only if the level writes to reused memory before the late fill ends. Usually, no level fails. Otherwise, the level is
+`gpu` or a later one.
+
 ";
 
 /// The plan of one fault of each effect, and the reasons why `fuzz` and `stress` do not detect the fault. An empty
