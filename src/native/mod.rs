@@ -217,14 +217,14 @@ impl Native {
     }
 
     /// Makes a call during which the runtime holds its own lock. Excludes the calls of
-    /// [`call_exclusive`](Self::call_exclusive).
-    pub fn call_shared<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+    /// [`with_exclusive_lock`](Self::with_exclusive_lock).
+    pub fn with_shared_lock<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _shared = read(&self.library_lock);
         call(self)
     }
 
     /// Makes a call for which the runtime takes no lock. Excludes all other calls on handles.
-    pub fn call_exclusive<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+    pub fn with_exclusive_lock<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _exclusive = write(&self.library_lock);
         call(self)
     }

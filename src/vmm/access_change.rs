@@ -295,7 +295,7 @@ impl Shared {
         before: AccessState,
         attempted: AgentSet,
     ) -> Result<MappedRange, ErrorKind> {
-        let (current, old) = (self.cpu_access(&now.access), self.cpu_access(&before));
+        let (current, old) = (self.process_access(&now.access), self.process_access(&before));
         // The view from before the operation still exists, but may be inaccessible.
         if current != old {
             // SAFETY: the caller guarantees that the mapping is locked and mapped.
@@ -329,13 +329,13 @@ impl Shared {
         if request.list.is_empty() {
             return Ok(());
         }
-        let result = self.call_shared(|native| {
+        let result = self.call_locking(|native| {
             // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
             // The runtime maps with `MAP_FIXED`: the kernel may have unmapped the old mapping before it failed.
-            self.fill_possible_hole(range)?;
+            self.fill_hole_with_reserve(range)?;
         }
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
     }

@@ -32,7 +32,7 @@ use std::os::fd::AsFd;
 
 /// How memory is mapped for the CPU.
 #[derive(Debug, Default)]
-pub(super) struct CpuAccess {
+pub(super) struct CpuMapping {
     /// Whether the runtime maps all memory for the CPU, because mapping the first dma-buf has failed.
     by_runtime: AtomicBool,
     /// Whether mapping a dma-buf of a GPU's memory, created by this process, has succeeded.
@@ -63,7 +63,7 @@ impl Journal<'_, '_> {
 impl Shared {
     /// Returns the access of this process's loads and stores. This is the highest access of any CPU agent, because all
     /// CPUs share one address space.
-    pub(super) fn cpu_access(&self, access: &AccessState) -> Access {
+    pub(super) fn process_access(&self, access: &AccessState) -> Access {
         access.requested.highest_of(self.cpus)
     }
 
@@ -73,18 +73,17 @@ impl Shared {
     }
 
     /// Returns whether this library, not the runtime, has mapped the memory for the CPU.
-    pub(super) fn has_own_view(&self, access: &AccessState) -> bool {
-        self.cpu_access(access) != Access::None && !self.runtime_mapped_for_cpu(access)
+    pub(super) fn library_mapped_for_cpu(&self, access: &AccessState) -> bool {
+        self.process_access(access) != Access::None && !self.runtime_mapped_for_cpu(access)
     }
 
     /// Returns whether the runtime has to map memory for the CPU.
     fn must_map_by_runtime(&self) -> bool {
-        self.cpu_access.by_runtime.load(Ordering::Relaxed)
+        self.cpu_mapping.by_runtime.load(Ordering::Relaxed)
     }
 
-    /// Changes the view to the CPU's access in `new`. An unneeded view stays, without access, until
-    /// [`drop_unused_view`](Self::drop_unused_view): restoring the view after a failure then needs no file
-    /// descriptor.
+    /// Changes the view to the CPU's access in `new`. If the CPU loses its access, the view stays, without access, until
+    /// [`drop_unused_view`](Self::drop_unused_view): a rollback can then restore it without a descriptor.
     ///
     /// Returns `false` if the runtime has to map the memory for the CPU.
     ///
@@ -95,7 +94,7 @@ impl Shared {
         mapping: &MappedRange,
         new: &AccessState,
     ) -> Result<bool, ErrorKind> {
-        let (now, new) = (self.cpu_access(&mapping.access), self.cpu_access(new));
+        let (now, new) = (self.process_access(&mapping.access), self.process_access(new));
         if now == new {
             return Ok(true);
         }
@@ -137,7 +136,7 @@ impl Shared {
         range: AddressRange,
         access: &AccessState,
     ) -> Result<(), ErrorKind> {
-        match self.cpu_access(access) {
+        match self.process_access(access) {
             Access::ReadWrite => Ok(()),
             // SAFETY: the caller guarantees that the range is locked and mapped.
             limited => unsafe { self.protect_view(range, limited) },
@@ -158,9 +157,9 @@ impl Shared {
         now: &MappedRange,
         before: &AccessState,
     ) -> Result<(), ErrorKind> {
-        let is_needed = self.cpu_access(&now.access) != Access::None
+        let is_needed = self.process_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
-        if !self.has_own_view(before) || is_needed {
+        if !self.library_mapped_for_cpu(before) || is_needed {
             return Ok(());
         }
         // SAFETY: the caller guarantees that the mapping is locked and mapped. The call replaces only this library's
@@ -169,23 +168,23 @@ impl Shared {
         if blocked == Ok(Blocked::Replaced) {
             return Ok(());
         }
-        self.cpu_access.keeps_unused_view.store(true, Ordering::Relaxed);
+        self.cpu_mapping.keeps_unused_view.store(true, Ordering::Relaxed);
         match blocked {
             Ok(_) => Ok(()),
             // The kernel may have unmapped the view before it failed.
-            Err(_) => self.fill_possible_hole(now.range()),
+            Err(_) => self.fill_hole_with_reserve(now.range()),
         }
     }
 
     /// Returns whether an unused view may still be mapped at the addresses of a mapping that has no view now.
     pub(super) fn may_keep_unused_view(&self) -> bool {
-        self.cpu_access.keeps_unused_view.load(Ordering::Relaxed)
+        self.cpu_mapping.keeps_unused_view.load(Ordering::Relaxed)
     }
 
     /// Fails if the memory cannot be mapped again with its access. This is the case if no descriptor is free for the
     /// export, or if the runtime would have to map memory from an offset for the CPU.
     pub(super) fn check_remap(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
-        if self.cpu_access(&mapping.access) == Access::None {
+        if self.process_access(&mapping.access) == Access::None {
             return Ok(());
         }
         match self.must_map_by_runtime() {
@@ -207,7 +206,7 @@ impl Shared {
     }
 
     /// Fills the address-space hole that a failed call may have left in a range.
-    pub(super) fn fill_possible_hole(&self, range: AddressRange) -> Result<(), ErrorKind> {
+    pub(super) fn fill_hole_with_reserve(&self, range: AddressRange) -> Result<(), ErrorKind> {
         self.with_free_descriptor(true, || fill_possible_hole(range.start, range.size))
             .map_err(|errno| hole_not_filled(range, errno))
     }
@@ -235,14 +234,14 @@ impl Shared {
         // SAFETY: the mapping keeps the memory alive.
         let descriptor = unsafe { self.export(exportable) }?;
         let is_known_to_work =
-            !is_imported_or_host && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);
+            !is_imported_or_host && self.cpu_mapping.dma_buf_works.load(Ordering::Relaxed);
         // A view of a read-only descriptor could never become writable.
         let tested = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
             _ if is_known_to_work => Ok(()),
             _ => try_map_shared(descriptor.as_fd(), protection(access)),
         };
-        let lost = |errno| hole_not_filled(mapping.range(), errno);
+        let not_filled = |errno| hole_not_filled(mapping.range(), errno);
         let mapped = match tested {
             // SAFETY: the caller guarantees that the mapping is locked and mapped. The runtime has left no hole, so the
             // call replaces only the runtime's inaccessible mapping.
@@ -254,24 +253,24 @@ impl Shared {
         let errno = match mapped {
             Ok(()) => {
                 if !is_imported_or_host {
-                    self.cpu_access.dma_buf_works.store(true, Ordering::Relaxed);
+                    self.cpu_mapping.dma_buf_works.store(true, Ordering::Relaxed);
                 }
                 return Ok(true);
             }
             Err(NotReplaced::Failed(errno)) => errno,
-            Err(NotReplaced::Hole(errno)) => return Err(lost(errno)),
+            Err(NotReplaced::Hole(errno)) => return Err(not_filled(errno)),
         };
         // The kernel may have unmapped the old mapping before it failed.
         if tested.is_ok() {
             drop(descriptor);
-            fill_possible_hole(start, size).map_err(lost)?;
+            fill_possible_hole(start, size).map_err(not_filled)?;
         }
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),
             errno => {
                 if !is_imported_or_host
-                    && !self.cpu_access.dma_buf_works.load(Ordering::Relaxed)
-                    && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed)
+                    && !self.cpu_mapping.dma_buf_works.load(Ordering::Relaxed)
+                    && !self.cpu_mapping.by_runtime.swap(true, Ordering::Relaxed)
                 {
                     crate::log::event!(
                         WARN, %errno,

@@ -210,7 +210,7 @@ impl<'a, 'c> Journal<'a, 'c> {
                 self.failed_rollbacks.push(reservation.base);
             }
             // The ledger keeps the unmapped targets of a quarantined reservation, so that their memory stays allocated.
-            // There is one exception: `Vmm::unmap` removes them if no rollback has failed in the reservation.
+            // `Vmm::unmap` is the exception: if no rollback has failed, they were unmapped as requested.
             let removes_unmapped = self.operation == Operation::Unmap
                 && !self.failed_rollbacks.contains(&reservation.base);
             if !removes_unmapped && reservation.quarantined().is_some() {
@@ -384,8 +384,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         let reservation = self.reservation_of(index);
         let entry = reservation.quarantined().cloned().unwrap_or_else(|| {
             let range = reservation.range();
-            let entry = self.shared.quarantine(self.operation, range, failure, rollback);
-            reservation.quarantine(entry.clone());
+            let entry = self.shared.list_quarantine(self.operation, range, failure, rollback);
+            reservation.mark_quarantined(entry.clone());
             entry
         });
         self.quarantined.get_or_insert(entry);

@@ -58,7 +58,7 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::Map, |shared| {
             let new = NewRange::new(AddressRange::new(address, size)?, offset, handle, None);
-            shared.replace(Operation::Map, &[], ExpectedMappings::Any, &mut [new])
+            shared.unmap_and_map(Operation::Map, &[], ExpectedMappings::Any, &mut [new])
         })
     }
 
@@ -90,7 +90,7 @@ impl Vmm {
                 let change = shared.access_change(descriptors)?;
                 new.iter_mut().for_each(|it| it.change = change);
             }
-            shared.replace(Operation::Map, &[], ExpectedMappings::Any, &mut new)
+            shared.unmap_and_map(Operation::Map, &[], ExpectedMappings::Any, &mut new)
         })
     }
 
@@ -112,7 +112,7 @@ impl Vmm {
     pub fn unmap(&self, address: Address, size: usize) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let range = AddressRange::new(address, size)?;
-            shared.replace(Operation::Unmap, &[range], ExpectedMappings::Any, &mut [])
+            shared.unmap_and_map(Operation::Unmap, &[range], ExpectedMappings::Any, &mut [])
         })
     }
 
@@ -132,7 +132,7 @@ impl Vmm {
             let mut ranges: SmallVec<[AddressRange; 1]> =
                 ranges.iter().map(range).collect::<Result<_, _>>()?;
             ranges.sort_by_key(|range| range.start);
-            shared.replace(Operation::Unmap, &ranges, ExpectedMappings::Any, &mut [])
+            shared.unmap_and_map(Operation::Unmap, &ranges, ExpectedMappings::Any, &mut [])
         })
     }
 }
@@ -175,7 +175,7 @@ impl Shared {
     /// Unmaps all ranges in `old` and creates all mappings in `new`. After a failure, nothing has changed. `old` is
     /// sorted by address and must consist of the expected whole mappings. `new` may have the addresses of `old`; this
     /// method sorts `new` by address, and sets the serials in `new`.
-    pub(super) fn replace(
+    pub(super) fn unmap_and_map(
         &self,
         operation: Operation,
         old: &[AddressRange],

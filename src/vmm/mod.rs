@@ -109,7 +109,7 @@ use crate::native::{Native, Status};
 use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, lock};
-use cpu_view::CpuAccess;
+use cpu_view::CpuMapping;
 use derive_more::Debug;
 use journal::Journal;
 use ledger::{AddressRange, Ledger, MappedRange, ReservationRecord};
@@ -211,10 +211,10 @@ struct Shared {
     /// For each agent, the agents that can be granted access to its memory.
     peers_of: Vec<AgentSet>,
     ledger: Ledger,
-    cpu_access: CpuAccess,
+    cpu_mapping: CpuMapping,
     /// Whether the runtime has refused to create physical memory in a CPU's pool.
     rejects_cpu_pools: AtomicBool,
-    quarantine: Mutex<Vec<Arc<Quarantined>>>,
+    quarantine_list: Mutex<Vec<Arc<Quarantined>>>,
 }
 
 impl Vmm {
@@ -322,8 +322,8 @@ impl ExpectedMappings<'_> {
         }
     }
 
-    /// Converts the error of an operation on `ranges`. Only concerns operations that expect certain mappings. If one of
-    /// their ranges is not reserved, or splits a mapping, a call by address has unmapped an expected mapping. The error
+    /// Converts the error of an operation on `ranges`. Changes nothing for [`ExpectedMappings::Any`]. If one of the
+    /// ranges is not reserved, or splits a mapping, a call by address has unmapped an expected mapping. The error
     /// then becomes [`Problem::NotMapped`].
     fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
         let (Self::Only(_), ErrorKind::InvalidArgument { value, problem, .. }) = (self, &error)
@@ -376,9 +376,9 @@ impl Shared {
             cpus: cpus.map(|(index, _)| index).collect(),
             peers_of: runtime.agents().iter().map(peers_of).collect(),
             ledger: Ledger::default(),
-            cpu_access: CpuAccess::default(),
+            cpu_mapping: CpuMapping::default(),
             rejects_cpu_pools: AtomicBool::new(false),
-            quarantine: Mutex::default(),
+            quarantine_list: Mutex::default(),
         })
     }
 
@@ -388,18 +388,18 @@ impl Shared {
 
     /// Calls a function of the runtime that uses handles or mappings and takes the runtime's own lock. Holds the
     /// library lock shared, unless every function of this runtime takes the runtime's own lock.
-    fn call_shared<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    fn call_locking<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
-            true => self.native().call_shared(call),
+            true => self.native().with_shared_lock(call),
             false => call(self.native()),
         }
     }
 
     /// Calls a function of the runtime that uses handles and takes no lock before ROCm 10. Holds the library lock
     /// exclusively, unless every function of this runtime takes the runtime's own lock.
-    fn call_exclusive<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    fn call_not_locking<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
-            true => self.native().call_exclusive(call),
+            true => self.native().with_exclusive_lock(call),
             false => call(self.native()),
         }
     }
@@ -411,7 +411,7 @@ impl Shared {
     }
 
     /// Adds a range to the list of quarantined ranges; physical memory is listed with the null address.
-    fn quarantine(
+    fn list_quarantine(
         &self,
         operation: Operation,
         range: AddressRange,
@@ -421,7 +421,7 @@ impl Shared {
         let (address, size) = (range.address(), range.size);
         let entry = Arc::new(Quarantined { address, size, operation, failure, rollback });
         crate::log::event!(ERROR, range = %entry, "quarantined");
-        lock(&self.quarantine).push(entry.clone());
+        lock(&self.quarantine_list).push(entry.clone());
         entry
     }
 }
@@ -449,13 +449,14 @@ impl Drop for Shared {
         let mut kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();
         // The probes keep the runtime started for the same reason (`Prober::run`): a later release could unmap reserved
         // addresses when it stops, and with them a foreign mapping.
-        let has_hole = lock(&self.quarantine).iter().any(|entry| entry.leaves_hole());
+        let has_hole = lock(&self.quarantine_list).iter().any(|entry| entry.leaves_hole());
         if has_hole || !kept.is_empty() {
             self.runtime.stay_started();
         }
         for mapping in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it) {
             let range = mapping.range();
-            let unmap = || self.replace(Operation::Unmap, &[range], ExpectedMappings::Any, &mut []);
+            let unmap =
+                || self.unmap_and_map(Operation::Unmap, &[range], ExpectedMappings::Any, &mut []);
             // Tries twice: after a failure that was rolled back, the second call can succeed.
             if let Err(error) = unmap().or_else(|_| unmap()) {
                 // The state is unknown, but the runtime must not stop while the range is mapped.

@@ -215,7 +215,7 @@ impl Shared {
         expected.check(range, mappings.overlapping(range))?;
         let granted = |it: &MappedRange| match agent {
             Some(agent) => it.access.requested.get(agent.index()),
-            None => self.cpu_access(&it.access),
+            None => self.process_access(&it.access),
         };
         let Some(it) = mappings.covering(range)?.find(|it| granted(it) < access) else {
             return Ok(());

@@ -65,7 +65,7 @@ pub struct Probe {
 /// The quirks that the runtime was probed for, and the quirks that were found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Findings {
-    probed: Quirks,
+    decided: Quirks,
     found: Quirks,
 }
 
@@ -78,7 +78,7 @@ impl Attachment for KeptFindings {}
 /// Records the result of one probe: `record!(findings.unmap_keeps_memory = true)`.
 macro_rules! record {
     ($findings:ident.$quirk:ident = $found:expr) => {
-        ($findings.probed.$quirk, $findings.found.$quirk) = (true, $found)
+        ($findings.decided.$quirk, $findings.found.$quirk) = (true, $found)
     };
 }
 
@@ -113,7 +113,11 @@ fn undecided_quirks(probes: &[Probe]) -> Quirks {
     // The probe for this quirk decides nothing if it does not find the quirk. The quirk does not affect other code.
     undecided.peer_after_owner_fails = false;
     for quirk in Quirks::KNOWN.iter().filter(|quirk| undecided.has(quirk)) {
-        crate::log::event!(INFO, quirk = quirk.name, "not decided by a probe, so worked around");
+        crate::log::event!(
+            INFO,
+            quirk = quirk.name,
+            "no probe could exclude this quirk, so the library works around it"
+        );
     }
     undecided
 }
@@ -125,7 +129,7 @@ fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     let known = kept_findings.0.get().copied();
     let probe_now = || look_for_quirks(runtime, granule, expected, &kept_findings);
     let findings = known.unwrap_or_else(probe_now);
-    let probed = Quirks::KNOWN.iter().filter(|quirk| findings.probed.has(quirk));
+    let probed = Quirks::KNOWN.iter().filter(|quirk| findings.decided.has(quirk));
     let probes = probed.map(|quirk| {
         let (expected, found) = (expected.has(quirk), findings.found.has(quirk));
         if expected != found && known.is_none() {
@@ -175,7 +179,7 @@ struct Prober<'a> {
     /// Whether this version is known to have the quirk `cpu_unmap_leaves_hole`.
     expects_hole: bool,
     /// Whether other code may have mapped memory at the reserved addresses.
-    addresses_lost: Cell<bool>,
+    has_foreign_mapping: Cell<bool>,
 }
 
 impl Prober<'_> {
@@ -198,37 +202,37 @@ impl Prober<'_> {
             cpu: Some(runtime.host()).filter(|_| gpu.large_bar).map(|cpu| cpu.native),
             size,
             expects_hole: expected.cpu_unmap_leaves_hole,
-            addresses_lost: Cell::new(false),
+            has_foreign_mapping: Cell::new(false),
         };
-        let base = native.call_shared(|native| native.address_reserve(2 * size, 0, size))?;
+        let base = native.with_shared_lock(|native| native.address_reserve(2 * size, 0, size))?;
         if !native.reserves_aligned() {
             // ROCm 6.1 leaves reserved addresses writable.
             // SAFETY: the runtime has just reserved this range, and nothing is mapped in it.
             let _ = unsafe { block_access(base, 2 * size) };
         }
-        let handle = native.call_shared(|native| {
+        let handle = native.with_shared_lock(|native| {
             native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
         });
         // If the memory may still be mapped, it is not released, and its addresses are not freed.
         let may_be_mapped =
             |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");
         let result = handle.and_then(|handle| {
-            let mapped = native.call_shared(|_| prober.probe_mappings(base, handle, findings));
-            let sharing = native.call_exclusive(|_| prober.probe_sharing(handle, findings));
+            let mapped = native.with_shared_lock(|_| prober.probe_mappings(base, handle, findings));
+            let sharing = native.with_exclusive_lock(|_| prober.probe_sharing(handle, findings));
             if may_be_mapped(&mapped) {
                 return mapped;
             }
             // SAFETY: nothing is mapped, and the handle is not used again.
-            native.call_shared(|native| unsafe { native.handle_release(handle) })?;
+            native.with_shared_lock(|native| unsafe { native.handle_release(handle) })?;
             mapped.and(sharing)
         });
-        if may_be_mapped(&result) || prober.addresses_lost.get() {
+        if may_be_mapped(&result) || prober.has_foreign_mapping.get() {
             // Stopping a runtime with live mappings can crash the process (ROCm 6.4.3). When the tested releases stop,
             // they do not unmap reserved addresses. A later release could unmap them, and with them a foreign mapping.
             runtime.stay_started();
         } else {
             // SAFETY: exactly this range is reserved, and nothing is mapped in it.
-            native.call_shared(|native| unsafe { native.address_free(base, 2 * size) })?;
+            native.with_shared_lock(|native| unsafe { native.address_free(base, 2 * size) })?;
         }
         result
     }
@@ -287,7 +291,7 @@ impl Prober<'_> {
                 base,
                 "other code has mapped memory in a hole of the probe's reservation"
             );
-            self.addresses_lost.set(true);
+            self.has_foreign_mapping.set(true);
             return mapped_second;
         }
         if let (Some(before), Some(after)) = (file_before, file_after) {
@@ -300,7 +304,7 @@ impl Prober<'_> {
             // The version predicts a hole, but the kernel rejected each mapping that would fill a hole. Another thread
             // may have mapped memory in the hole: memory without access looks like reserved addresses. Records nothing,
             // so that the version decides. The addresses are not freed.
-            self.addresses_lost.set(true);
+            self.has_foreign_mapping.set(true);
         } else {
             record!(findings.cpu_unmap_leaves_hole = leaves_hole);
         }

@@ -48,7 +48,7 @@ impl Vmm {
         if self.runtime().has_forked() {
             return Vec::new();
         }
-        lock(&self.shared.quarantine).iter().map(|range| Quarantined::clone(range)).collect()
+        lock(&self.shared.quarantine_list).iter().map(|range| Quarantined::clone(range)).collect()
     }
 
     /// Checks the invariants of the library's own state.

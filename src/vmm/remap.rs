@@ -103,7 +103,7 @@ impl Shared {
                 let access = it.access.requested;
                 self.check_peers(it.owner, &AccessChange { agents: access.read, access })?;
             }
-            self.remap(journal, &after)
+            self.move_memory(journal, &after)
         })
         .map_err(|error| for_operand(expected_to.explain(&[to, from], error), to))
     }
@@ -135,7 +135,7 @@ impl Shared {
             };
             let after: Vec<MappedRange> = old.iter().map(moved).collect();
             self.check_granules(&after, Argument::Destination)?;
-            self.remap(journal, &after)?;
+            self.move_memory(journal, &after)?;
             Ok(after.iter().map(|it| it.serial).collect())
         })
         .map_err(|error| for_operand(expected.explain(&[from], error), to))
@@ -160,7 +160,11 @@ impl Shared {
     }
 
     /// Unmaps all targets of the journal, and maps the mappings in `after` with their access.
-    fn remap(&self, journal: &mut Journal<'_, '_>, after: &[MappedRange]) -> Result<(), ErrorKind> {
+    fn move_memory(
+        &self,
+        journal: &mut Journal<'_, '_>,
+        after: &[MappedRange],
+    ) -> Result<(), ErrorKind> {
         // Mapping the memory again needs descriptors.
         self.check_descriptor()?;
         for it in after {

@@ -134,9 +134,9 @@ impl Shared {
             let failure = ErrorKind::ReservedTwice(Address::new(first_overlap));
             let quarantined_range = other.as_ref().map_or(range, |it| it.range());
             let range =
-                self.quarantine(Operation::AddressReserve, quarantined_range, failure, None);
+                self.list_quarantine(Operation::AddressReserve, quarantined_range, failure, None);
             if let Some(reservation) = other {
-                reservation.quarantine(range.clone());
+                reservation.mark_quarantined(range.clone());
             }
             ErrorKind::Quarantined { range, now: true }
         })
@@ -190,7 +190,7 @@ impl Shared {
         freed.map_err(|failure| {
             let (range, failure) =
                 (AddressRange { start, size }, ErrorKind::of_call(failure, size));
-            let range = self.quarantine(Operation::AddressReserve, range, failure, None);
+            let range = self.list_quarantine(Operation::AddressReserve, range, failure, None);
             ErrorKind::Quarantined { range, now: true }
         })
     }

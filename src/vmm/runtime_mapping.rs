@@ -26,7 +26,7 @@ impl Shared {
     /// # Safety
     /// The reservation is locked, the range is empty, and the handle counts the mapping.
     pub(super) unsafe fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
-        self.call_shared(|native| {
+        self.call_locking(|native| {
             // SAFETY: the caller guarantees that the range is locked and empty, and that the handle is alive, because
             // it counts the mapping.
             unsafe { native.map(mapping.start, mapping.size, mapping.native) }
@@ -39,7 +39,7 @@ impl Shared {
     /// # Safety
     /// The range is [locked](self), and mapped.
     pub(super) unsafe fn unmap_in_runtime(&self, range: AddressRange) -> Result<(), ErrorKind> {
-        self.call_shared(|native| {
+        self.call_locking(|native| {
             // SAFETY: the caller guarantees that the range is locked and mapped. Code that still uses the memory
             // dereferences a dangling pointer, which requires `unsafe` there.
             unsafe { native.unmap(range.start, range.size) }
@@ -53,7 +53,7 @@ impl Shared {
         // Queries an address in the middle, because AMD's runtime also finds a mapping by the address at its end.
         let inside = mapping.start + mapping.size / 2;
         let Some(gpu) = self.runtime.gpus().next() else { return Err(Feature::Gpu.into()) };
-        self.call_shared(|native| native.is_mapped(inside, gpu.native))
+        self.call_locking(|native| native.is_mapped(inside, gpu.native))
             .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
@@ -65,12 +65,12 @@ impl Shared {
     /// The range is [locked](self), or no other thread can use the ledger any more. The range was just unmapped.
     pub(super) unsafe fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         let range @ AddressRange { start, size } = mapping.range();
-        let lost = |errno| hole_not_filled(range, errno);
+        let not_filled = |errno| hole_not_filled(range, errno);
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&mapping.access) {
-            return fill_hole(start, size).map_err(lost);
+            return fill_hole(start, size).map_err(not_filled);
         }
         if self.quirks.unmap_keeps_memory
-            || self.has_own_view(&mapping.access)
+            || self.library_mapped_for_cpu(&mapping.access)
             || self.may_keep_unused_view()
         {
             // SAFETY: the caller guarantees that the range is locked and was just unmapped. The runtime has left no
@@ -79,8 +79,8 @@ impl Shared {
             return replaced.or_else(|failure| match failure {
                 // If the old mapping is inaccessible already, it stays. The kernel cannot replace a part of a mapping
                 // at its limit of mappings.
-                NotReplaced::Failed(_) => self.fill_possible_hole(range),
-                NotReplaced::Hole(errno) => Err(lost(errno)),
+                NotReplaced::Failed(_) => self.fill_hole_with_reserve(range),
+                NotReplaced::Hole(errno) => Err(not_filled(errno)),
             });
         }
         Ok(())

@@ -79,7 +79,7 @@ fn run_process(
         0 => {
             let down = MappedMemory::create(&library, 0);
             down.write(OFFSETS[0], WORDS[0]);
-            down.send(&library, channel_with(1), "down");
+            down.send(channel_with(1), "down");
             let up = MappedMemory::receive(&library, channel_with(1), "up");
             up.write(OFFSETS[0], WORDS[0]);
             send_word(channel_with(1), "written");
@@ -89,11 +89,11 @@ fn run_process(
             let down = MappedMemory::receive(&library, channel_with(0), "down");
             down.assert_text(OFFSETS[0], WORDS[0]);
             down.write(OFFSETS[1], WORDS[1]);
-            down.send(&library, channel_with(2), "down");
+            down.send(channel_with(2), "down");
             let up = MappedMemory::receive(&library, channel_with(2), "up");
             up.assert_text(OFFSETS[2], WORDS[2]);
             up.write(OFFSETS[1], WORDS[1]);
-            up.send(&library, channel_with(0), "up");
+            up.send(channel_with(0), "up");
             expect_word(channel_with(0), "written");
             send_word(channel_with(2), "written");
             (down, up)
@@ -103,7 +103,7 @@ fn run_process(
             down.write(OFFSETS[2], WORDS[2]);
             let up = MappedMemory::create(&library, 1);
             up.write(OFFSETS[2], WORDS[2]);
-            up.send(&library, channel_with(1), "up");
+            up.send(channel_with(1), "up");
             expect_word(channel_with(1), "written");
             (down, up)
         }

@@ -43,7 +43,7 @@ impl MappedMemory {
         Self { mapping, memory }
     }
 
-    fn send(&self, library: &Library, channel: &Channel, name: &str) {
+    fn send(&self, channel: &Channel, name: &str) {
         channel.send(&self.memory, name).unwrap();
     }
 

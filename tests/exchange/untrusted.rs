@@ -30,7 +30,7 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
         assert_untrusted(strict.send(&mapped.memory, "strict"), own_user, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own_user));
-        mapped.send(&library, &channel, "memory");
+        mapped.send(&channel, "memory");
         expect_word(&channel, "written");
         mapped.assert_text(4096, "yours");
         let offer = Offer::of(&mapped.memory).unwrap();
@@ -102,7 +102,7 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
             let mapped = MappedMemory::create(&library, 0);
             mapped.write(0, "inside");
             // The process at the other end has no ID in this namespace: the kernel reports 0.
-            mapped.send(&library, &inside_channel, "memory");
+            mapped.send(&inside_channel, "memory");
             expect_word(&inside_channel, "written");
             mapped.assert_text(4096, "outside");
             // `/proc` still shows the outer namespace, where process 1 is a different process.

@@ -143,7 +143,7 @@ impl Buffer<'_> {
     /// The range is a mapping, or a part of a mapping, that ROCr has made of this memory for this GPU. If the range is
     /// a part, a later call must replace the whole mapping. Otherwise ROCr's unmap would leave entries through which
     /// the GPU can access freed memory.
-    pub unsafe fn replace(
+    pub unsafe fn write_entries(
         &self,
         address: usize,
         size: usize,
@@ -152,7 +152,9 @@ impl Buffer<'_> {
     ) -> Result<(), FailedCall> {
         match self {
             // SAFETY: the caller guarantees the condition of `DrmBuffer::replace`, which is the same.
-            Self::Drm(buffer) => unsafe { buffer.replace(address, size, offset, permissions) },
+            Self::Drm(buffer) => unsafe {
+                buffer.write_entries(address, size, offset, permissions)
+            },
             #[cfg(feature = "simulation")]
             Self::Simulated { simulation, gpu, memory } => {
                 let call = "hsa_sim_replace_entries";
@@ -173,7 +175,7 @@ impl DrmBuffer<'_> {
     ///
     /// # Safety
     /// As for [`Buffer::replace`].
-    unsafe fn replace(
+    unsafe fn write_entries(
         &self,
         address: usize,
         size: usize,

@@ -51,12 +51,13 @@ fn map_memory(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Mapped
     let handle = native.handle_create(pool, SIZE, sys::MEMORY_TYPE_PINNED, 0).unwrap();
     let access = gpus.iter().map(|gpu| NativeAccess::new(*gpu, 3)).collect::<Vec<_>>();
     // SAFETY: the range is reserved and empty, the handle has its size, and the range is one mapping.
-    native.call_shared(|native| unsafe {
+    native.with_shared_lock(|native| unsafe {
         native.map(address, SIZE, handle).unwrap();
         native.set_access(address, SIZE, &access).unwrap();
     });
     // SAFETY: the handle is alive.
-    let descriptor = native.call_exclusive(|native| unsafe { native.export(handle, 0, false) });
+    let descriptor =
+        native.with_exclusive_lock(|native| unsafe { native.export(handle, 0, false) });
     let descriptor = descriptor.unwrap().unwrap();
     MappedMemory { address, handle, descriptor }
 }
@@ -160,10 +161,10 @@ fn replace_changes_entries_of_one_gpu() {
                 let buffer = space.import(runtime.memory.descriptor.as_fd()).unwrap();
                 // SAFETY: the range extends past the end of the memory, so the call fails and changes
                 // nothing.
-                let too_large = unsafe { buffer.replace(address, SIZE, HALF, permissions) };
+                let too_large = unsafe { buffer.write_entries(address, SIZE, HALF, permissions) };
                 assert!(too_large.is_err());
                 // SAFETY: the range is the whole mapping, and no GPU uses it.
-                unsafe { buffer.replace(address, SIZE, 0, permissions) }.unwrap();
+                unsafe { buffer.write_entries(address, SIZE, 0, permissions) }.unwrap();
                 drop(buffer);
                 assert_eq!(entry(changed, address), Some(format!("0x0 {letters}")));
                 let unchanged = if gpu == 0 { "0x0 rwx" } else { "0x0 rw-" };
@@ -190,7 +191,7 @@ fn barrier_waits_for_late_writes() {
         for offset in [HALF, 0, HALF, 0] {
             // SAFETY: the range is the first half of the mapping, and no GPU uses it. A call below
             // replaces the whole mapping.
-            unsafe { buffer.replace(address, HALF, offset, PagePermissions::READ) }.unwrap();
+            unsafe { buffer.write_entries(address, HALF, offset, PagePermissions::READ) }.unwrap();
             let before = runtime.read(0, address);
             barrier.wait().unwrap();
             let after = runtime.read(0, address);
@@ -199,7 +200,7 @@ fn barrier_waits_for_late_writes() {
             assert_eq!(runtime.read(1, address), 1, "the other GPU");
         }
         // SAFETY: the range is the whole mapping, and no GPU uses it.
-        unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
+        unsafe { buffer.write_entries(address, SIZE, 0, PagePermissions::READ) }.unwrap();
         drop(buffer);
         drop((space, barrier));
         runtime.end();
@@ -223,7 +224,8 @@ fn barrier_flushes_the_tlb() {
             for buffer in &buffers {
                 // SAFETY: the range is the first half of the mapping, and no GPU uses it. A call
                 // below replaces the whole mapping.
-                unsafe { buffer.replace(address, HALF, offset, PagePermissions::READ) }.unwrap();
+                unsafe { buffer.write_entries(address, HALF, offset, PagePermissions::READ) }
+                    .unwrap();
             }
             barrier.wait().unwrap();
             let expected = if offset == 0 { 1 } else { 2 };
@@ -231,7 +233,7 @@ fn barrier_flushes_the_tlb() {
         }
         for buffer in &buffers {
             // SAFETY: the range is the whole mapping, and no GPU uses it.
-            unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
+            unsafe { buffer.write_entries(address, SIZE, 0, PagePermissions::READ) }.unwrap();
         }
         drop(buffers);
         drop((space, peer, barrier));
@@ -254,13 +256,13 @@ fn concurrent_imports_keep_runtime_handles() {
                 map_memory(&native, pool, &[gpus[0].0]);
             let buffer = space.import(descriptor.as_fd()).unwrap();
             // SAFETY: the range is the whole mapping, and no GPU uses it.
-            unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
+            unsafe { buffer.write_entries(address, SIZE, 0, PagePermissions::READ) }.unwrap();
             assert_eq!(entry(gpus[0].1.render_minor, address).as_deref(), Some("0x0 r--"));
             // In even rounds, frees this import after ROCr's unmap, otherwise before. The last import
             // that is freed closes the handle.
             let freed_last = if number % 2 == 0 { Some(buffer) } else { None };
             // SAFETY: nothing uses the mapping or the memory any more.
-            native.call_shared(|native| unsafe {
+            native.with_shared_lock(|native| unsafe {
                 native.unmap(address, SIZE).unwrap();
                 assert_eq!(entry(gpus[0].1.render_minor, address), None);
                 native.handle_release(handle).unwrap();

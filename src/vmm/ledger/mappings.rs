@@ -265,7 +265,7 @@ impl Mappings {
     }
 
     /// Quarantines the mapping with this serial: no later operation changes or unmaps the mapping.
-    pub fn quarantine(&mut self, serial: u64, reason: Arc<Quarantined>) {
+    pub fn mark_quarantined(&mut self, serial: u64, reason: Arc<Quarantined>) {
         self.quarantined.insert(serial, reason);
     }
 

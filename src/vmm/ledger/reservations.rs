@@ -102,7 +102,7 @@ impl ReservationRecord {
     }
 
     /// Quarantines the reservation: every later operation on its mappings fails, and it is never freed.
-    pub fn quarantine(&self, reason: Arc<Quarantined>) {
+    pub fn mark_quarantined(&self, reason: Arc<Quarantined>) {
         let _ = self.quarantined.set(reason);
     }
 

@@ -282,7 +282,7 @@ fn lock_returns_none_after_free() {
     let (operation, failure) = (crate::error::Operation::Unmap, ErrorKind::OutOfDescriptors);
     let (address, size) = (Address::new(PAGE), PAGE);
     let reason = Quarantined { address, size, operation, failure, rollback: None };
-    reservation.quarantine(reason.into());
+    reservation.mark_quarantined(reason.into());
     assert!(reservation.lock().is_none() && reservation.quarantined().is_some());
 }
 

@@ -134,15 +134,15 @@ impl Mapping {
         let operation = if new.is_empty() { Operation::Unmap } else { Operation::Map };
         match vmm.run(operation, |shared| replace(&vmm, shared, operation, &old, new)) {
             Ok(mappings) => {
-                old.iter_mut().for_each(|mapping| mapping.mapped = false);
+                old.iter_mut().for_each(|mapping| mapping.unmaps_on_drop = false);
                 Ok(mappings)
             }
             Err(error) => {
                 // After a failed rollback, the state of each mapping in a quarantined reservation is unknown.
                 if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) {
                     old.retain_mut(|mapping| {
-                        mapping.mapped = mapping.check_mapped().is_ok();
-                        mapping.mapped
+                        mapping.unmaps_on_drop = mapping.check_mapped().is_ok();
+                        mapping.unmaps_on_drop
                     });
                 }
                 Err(Rejected { value: old, error })
@@ -297,13 +297,13 @@ fn replace(
         }
         ranges.push(it);
     }
-    shared.replace(operation, &sorted.ranges, sorted.expected(), &mut ranges)?;
+    shared.unmap_and_map(operation, &sorted.ranges, sorted.expected(), &mut ranges)?;
     let mappings = new.iter().map(|request| {
         let (reservation, allocation) = (request.reservation.clone(), request.allocation.clone());
         let start = reservation.address().get() + request.offset;
         let it = &ranges[ranges.partition_point(|it| it.range.start < start)];
         let (address, size, serial) = (it.range.address(), it.range.size, it.serial.get());
-        Mapping { reservation, allocation, address, size, serial, mapped: true }
+        Mapping { reservation, allocation, address, size, serial, unmaps_on_drop: true }
     });
     Ok(mappings.collect())
 }

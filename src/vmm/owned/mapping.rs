@@ -43,7 +43,7 @@ pub struct Mapping {
     pub(in crate::vmm) size: usize,
     pub(in crate::vmm) serial: u64,
     /// Whether dropping the value unmaps the memory.
-    pub(in crate::vmm) mapped: bool,
+    pub(in crate::vmm) unmaps_on_drop: bool,
 }
 
 impl Mapping {
@@ -257,7 +257,7 @@ impl Mapping {
     pub fn unmap(mut self) -> Result<(), Rejected<Self>> {
         let unmapped = self.unmap_now();
         // The runtime can have unmapped the memory although the addresses were lost.
-        self.mapped = unmapped.is_err() && self.check_mapped().is_ok();
+        self.unmaps_on_drop = unmapped.is_err() && self.check_mapped().is_ok();
         unmapped.map_err(|error| Rejected { value: self, error })
     }
 
@@ -312,14 +312,14 @@ impl Mapping {
 
     fn unmap_now(&self) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared, expected| {
-            shared.replace(Operation::Unmap, &[self.range()], expected, &mut [])
+            shared.unmap_and_map(Operation::Unmap, &[self.range()], expected, &mut [])
         })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.mapped
+        if self.unmaps_on_drop
             && !self.vmm().runtime().has_forked()
             && let Err(error) = self.unmap_now()
         {

@@ -158,13 +158,20 @@ impl Reservation {
             let handle = allocation.handle_of(self.vmm())?;
             let reservation = Some(self.serial());
             let mut new = [NewRange::new(range, part.start, handle, reservation)];
-            let mapped = shared.replace(Operation::Map, &[], ExpectedMappings::Any, &mut new);
+            let mapped = shared.unmap_and_map(Operation::Map, &[], ExpectedMappings::Any, &mut new);
             let address = self.address();
             mapped.map_err(|kind| kind.for_offset(Argument::Address, address))?;
             Ok((range, new[0].serial.get()))
         })?;
         let (address, size) = (range.address(), range.size);
-        Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
+        Ok(Mapping {
+            reservation: self.clone(),
+            allocation,
+            address,
+            size,
+            serial,
+            unmaps_on_drop: true,
+        })
     }
 
     /// Frees the reservation now (`hipMemAddressFree`). Fails while clones of this value or mappings in the

@@ -220,7 +220,7 @@ impl Shared {
                 attempted.insert(agent);
                 // SAFETY: the caller guarantees that the mapping is locked and mapped, and the runtime has granted this
                 // GPU access.
-                unsafe { buffer.replace(start, size, offset, permissions) }?;
+                unsafe { buffer.write_entries(start, size, offset, permissions) }?;
             }
             Ok(())
         })

@@ -41,25 +41,25 @@ impl<'a> PageTableProbe<'a> {
     pub fn run(self) -> Result<Result<(), ControlFailure>, ControlFailure> {
         let Some(pool) = self.gpu.vmem_pool() else { return Ok(Err(ControlFailure::NoPool)) };
         let (half, size) = (pool.granule, 2 * pool.granule);
-        let reserved = self.native.call_shared(|native| native.address_reserve(size, 0, half));
+        let reserved = self.native.with_shared_lock(|native| native.address_reserve(size, 0, half));
         let address = match reserved {
             Ok(address) => address,
             Err(failure) => return Ok(Err(failure.into())),
         };
-        let created = self
-            .native
-            .call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, 0));
+        let created = self.native.with_shared_lock(|native| {
+            native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, 0)
+        });
         let result = match created {
             Ok(memory) => {
                 let result = self.with_memory(ProbeMemory { address, half, memory })?;
                 // SAFETY: the memory is not mapped, and no GPU uses it.
-                self.native.call_shared(|native| unsafe { native.handle_release(memory) })?;
+                self.native.with_shared_lock(|native| unsafe { native.handle_release(memory) })?;
                 result
             }
             Err(error) => Err(error.into()),
         };
         // SAFETY: nothing is mapped in the reserved range.
-        self.native.call_shared(|native| unsafe { native.address_free(address, size) })?;
+        self.native.with_shared_lock(|native| unsafe { native.address_free(address, size) })?;
         Ok(result)
     }
 
@@ -72,8 +72,9 @@ impl<'a> PageTableProbe<'a> {
         let ProbeMemory { address, half, memory } = probe_memory;
         let runtime_keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the handle is alive.
-        let exported =
-            self.native.call_exclusive(|native| unsafe { native.export(memory, 0, runtime_keeps) });
+        let exported = self
+            .native
+            .with_exclusive_lock(|native| unsafe { native.export(memory, 0, runtime_keeps) });
         let descriptor = match exported {
             Ok(Ok(descriptor)) => descriptor,
             Ok(Err(errno)) => return Ok(Err(ControlFailure::NotCopied(errno))),
@@ -81,12 +82,12 @@ impl<'a> PageTableProbe<'a> {
         };
         // SAFETY: the range is reserved and empty, and as large as the memory.
         let map = |native: &Native| unsafe { native.map(address, 2 * half, memory) };
-        if let Err(error) = self.native.call_shared(map) {
+        if let Err(error) = self.native.with_shared_lock(map) {
             return Ok(Err(error.into()));
         }
         let result = self.with_mapping(probe_memory, &descriptor)?;
         // SAFETY: the range is one mapping, which nothing uses.
-        self.native.call_shared(|native| unsafe { native.unmap(address, 2 * half) })?;
+        self.native.with_shared_lock(|native| unsafe { native.unmap(address, 2 * half) })?;
         self.barrier.wait::<ControlFailure>(self.native)?;
         Ok(result)
     }
@@ -104,12 +105,12 @@ impl<'a> PageTableProbe<'a> {
             Err(reason) => return Ok(Err(reason)),
         };
         let all = PagePermissions::all();
-        // SAFETY: the range is the first half of the mapping, and no GPU uses it. The next call of `replace` replaces
+        // SAFETY: the range is the first half of the mapping, and no GPU uses it. The next call of `write_entries` replaces
         // the whole mapping.
-        let replaced = unsafe { buffer.replace(address, half, half, all) };
+        let replaced = unsafe { buffer.write_entries(address, half, half, all) };
         let read = replaced.map_err(ControlFailure::from).and_then(|()| self.read(address));
         // SAFETY: the range is the whole mapping, and no GPU uses it. The runtime's unmap removes the entries.
-        unsafe { buffer.replace(address, 2 * half, 0, all) }?;
+        unsafe { buffer.write_entries(address, 2 * half, 0, all) }?;
         self.barrier.wait::<ControlFailure>(self.native)?;
         Ok(read.and_then(|read| match read == PATTERNS[1] {
             true => Ok(()),
@@ -131,7 +132,7 @@ impl<'a> PageTableProbe<'a> {
         let access = [NativeAccess::new(self.gpu.native, Access::ReadWrite.to_bits())];
         // SAFETY: the range is one mapping.
         let grant = |native: &Native| unsafe { native.set_access(address, 2 * half, &access) };
-        self.native.call_shared(grant)?;
+        self.native.with_shared_lock(grant)?;
         self.barrier.wait::<ControlFailure>(self.native)?;
         let engine = CopyEngine::Agent(self.gpu.native);
         for (start, pattern) in [address, address + half].into_iter().zip(&PATTERNS) {

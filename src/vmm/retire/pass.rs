@@ -205,7 +205,7 @@ impl Core {
         let result = match unmet {
             None => Operation::Unmap.run(|| {
                 let expected = ExpectedMappings::Only(core::slice::from_ref(&retirement.serial));
-                shared.replace(Operation::Unmap, &[retirement.range], expected, &mut [])
+                shared.unmap_and_map(Operation::Unmap, &[retirement.range], expected, &mut [])
             }),
             Some((signal, condition, value)) => {
                 if retirement.deadline.is_none_or(|deadline| now < deadline) {
@@ -236,7 +236,7 @@ impl Core {
         }
         // The ledger has the mapping's final state, so dropping the owned value must not unmap.
         if let Some(mapping) = &mut retirement.mapping {
-            mapping.mapped = false;
+            mapping.unmaps_on_drop = false;
         }
         true
     }
@@ -256,8 +256,8 @@ impl Shared {
         }
         if reservation.mappings().quarantined(serial).is_none() {
             let failure = error.kind().clone();
-            let entry = self.quarantine(error.operation(), range, failure, None);
-            reservation.mappings_mut().quarantine(serial, entry);
+            let entry = self.list_quarantine(error.operation(), range, failure, None);
+            reservation.mappings_mut().mark_quarantined(serial, entry);
         }
         true
     }
