@@ -2,12 +2,14 @@
 
 use crate::allocations::{OpenedEntry, next_buffer_id};
 use crate::devices::current_device;
+use crate::errors;
 use crate::pointers::{address, not_null, write_out};
-use crate::process::process;
+use crate::process::{process, profile};
 use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
 use hsa_vmm::error::Rejected;
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
 use hsa_vmm::{Error, ErrorKind};
 use std::sync::Arc;
@@ -43,7 +45,8 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let handle = IpcHandle::from_bytes(&handle.reserved);
         let device = current_device();
         let ipc = process.ipc(device)?;
-        let memory = OpenedMemory::open(ipc, &handle)
+        // As in HIP, the memory starts at the start of the allocation, and not at the address in the handle.
+        let memory = OpenedMemory::open_allocation(ipc, &handle)
             .map_err(|error| describe_open_error(error, &handle))?;
         let at = memory.address();
         // The lock is taken only now, because opening can wait for the exporter, and other threads need the lock to
@@ -60,7 +63,14 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
 
 /// Converts the error of opening a handle. Replaces the message if the handle's bytes show a more precise reason.
 fn describe_open_error(error: Error, handle: &IpcHandle) -> Failure {
-    let failure = Failure::from(error.clone());
+    let mut failure = Failure::from(error.clone());
+    // HIP checks only that the size is not 0. HIP 6 then returns the error of the runtime's call.
+    if profile() == HipProfile::Hip6
+        && handle.allocation_size != 0
+        && matches!(error.kind(), ErrorKind::InvalidArgument { .. })
+    {
+        failure.code = errors::INVALID_DEVICE_POINTER;
+    }
     let message = match error.kind() {
         ErrorKind::InvalidArgument { .. } if !handle.is_plausible() => {
             "`handle`: the 64 bytes are not an IPC handle, or were modified"

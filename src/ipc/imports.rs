@@ -56,10 +56,24 @@ impl OpenedMemory {
     /// # Errors
     /// As for [`Ipc::open_mem_handle`].
     pub fn open(ipc: &Ipc, handle: &IpcHandle) -> Result<Self, Error> {
+        Self::open_at(ipc, handle, handle.offset)
+    }
+
+    /// Opens the whole allocation of a handle. Like HIP's `hipIpcOpenMemHandle`, ignores for which address of the
+    /// allocation the handle was created.
+    ///
+    /// # Errors
+    /// As for [`Ipc::open_mem_handle`].
+    pub fn open_allocation(ipc: &Ipc, handle: &IpcHandle) -> Result<Self, Error> {
+        Self::open_at(ipc, handle, 0)
+    }
+
+    /// Opens the memory from `offset` to the end of the allocation. `offset` is at most the handle's.
+    fn open_at(ipc: &Ipc, handle: &IpcHandle, offset: u64) -> Result<Self, Error> {
         let base = ipc.open_as(Holder::OpenedMemory, handle, 0)?;
-        // `open_as` has checked the offset.
-        let start = base + handle.offset as usize;
-        let size = (handle.allocation_size - handle.offset) as usize;
+        // `open_as` has checked the handle's offset.
+        let start = base + offset as usize;
+        let size = (handle.allocation_size - offset) as usize;
         let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
         // SAFETY: the runtime has mapped the memory for this agent. Only the new value closes the memory, when the
         // value is consumed or dropped.

@@ -50,7 +50,7 @@
 //! namespaces, use [`transport::Channel`](crate::transport::Channel).
 //!
 //! A handle can be created for an address inside an allocation. This address is the start address for the importer,
-//! whereas HIP ignores the offset. A forked child cannot use IPC.
+//! whereas HIP ignores the offset ([`OpenedMemory::open_allocation`]). A forked child cannot use IPC.
 
 mod exports;
 mod handle;

@@ -82,11 +82,14 @@ typedef struct hipIpcMemHandle_st {
   char reserved[HIP_IPC_HANDLE_SIZE];
 } hipIpcMemHandle_t;
 
-/* Returns a handle of memory from hipMalloc. For mapped memory, use hipMemExportToShareableHandle(). */
+/* Returns a handle of the allocation that contains `ptr`, which must be memory from hipMalloc. For mapped memory, use
+ * hipMemExportToShareableHandle(). */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
 /* Maps another process's memory for the current device, and for all devices that have peer access to and from the
- * current device. `flags` must be hipIpcMemLazyEnablePeerAccess. Each open of a handle from AMD's HIP maps the memory
- * again, so it returns another address. */
+ * current device. As in HIP, `*ptr` is the start of the whole allocation, also if the handle was created for another
+ * address of the allocation: the exporter must send the offset separately. `flags` must be
+ * hipIpcMemLazyEnablePeerAccess. Each open of a handle from AMD's HIP maps the memory again, so it returns another
+ * address. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
 /* Closes opened memory. Memory that was opened n times stays open until it has been closed n times. `ptr` is any
  * address in the memory. */

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZE = 4 << 20 };
+/* The handle is created for an address inside the allocation. */
+enum { SIZE = 4 << 20, OFFSET = 4096 };
 static const char exported[] = "written by the exporter", answer[] = "written by the importer";
 
 static void *library;
@@ -58,7 +59,7 @@ static void export_memory(int is_amds) {
   copy(ptr, exported, sizeof exported, hipMemcpyHostToDevice, is_amds);
   /* HIP does not write all bytes of the handle. */
   memset(&handle, 0xc3, sizeof handle);
-  expect_success(get_handle(&handle, ptr), "hipIpcGetMemHandle");
+  expect_success(get_handle(&handle, (char *)ptr + OFFSET), "hipIpcGetMemHandle");
   for (index = 0; index < sizeof handle; ++index) {
     printf("%02x", (unsigned)((unsigned char *)&handle)[index]);
   }
@@ -73,18 +74,23 @@ static void export_memory(int is_amds) {
 static void open_memory(int is_amds, const char *hex) {
   hipError_t (*open_handle)(void **, hipIpcMemHandle_t, unsigned int);
   hipError_t (*close_handle)(void *);
+  hipError_t (*get_range)(void **, size_t *, void *);
   hipIpcMemHandle_t handle;
   char found[sizeof exported];
-  size_t index;
-  void *ptr;
+  size_t index, size = 0;
+  void *ptr, *start = NULL;
   load("hipIpcOpenMemHandle", &open_handle);
   load("hipIpcCloseMemHandle", &close_handle);
+  load("hipMemGetAddressRange", &get_range);
   for (index = 0; index < sizeof handle; ++index) {
     unsigned int byte;
     check(sscanf(hex + 2 * index, "%2x", &byte) == 1, "the handle's digits");
     ((unsigned char *)&handle)[index] = (unsigned char)byte;
   }
   expect_success(open_handle(&ptr, handle, hipIpcMemLazyEnablePeerAccess), "hipIpcOpenMemHandle");
+  /* Opening ignores for which address the handle was created. */
+  expect_success(get_range(&start, &size, ptr), "hipMemGetAddressRange");
+  check(start == ptr && size == SIZE, "the whole allocation is open");
   /* The processor cannot access memory that AMD's HIP 7 has opened. */
   if (!is_amds) {
     copy(found, ptr, sizeof found, hipMemcpyDeviceToHost, is_amds);

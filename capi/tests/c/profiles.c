@@ -3,6 +3,7 @@
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void expect(hipError_t result, hipError_t in_profile_6, hipError_t in_profile_7, int line) {
   hsavmm_runtime_info info;
@@ -31,6 +32,13 @@ int main(void) {
   EXPECT(hipPointerGetAttribute(&context, HIP_POINTER_ATTRIBUTE_CONTEXT, memory),
          hipErrorNotSupported, hipSuccess);
   OK(hipFree(memory));
+  hipIpcMemHandle_t handle;
+  memset(&handle, 0xa5, sizeof handle);
+  EXPECT(hipIpcOpenMemHandle(&memory, handle, hipIpcMemLazyEnablePeerAccess),
+         hipErrorInvalidDevicePointer, hipErrorInvalidValue);
+  memset(&handle, 0, sizeof handle);
+  EXPECT(hipIpcOpenMemHandle(&memory, handle, hipIpcMemLazyEnablePeerAccess), hipErrorInvalidValue,
+         hipErrorInvalidValue);
   puts("all checks passed");
   return 0;
 }
