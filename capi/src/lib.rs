@@ -6,13 +6,25 @@
 //! * `types`: C's types, in HIP's layout. `pointers`: checked access to C's pointers. `errors`: HIP's errors. `status`:
 //!   the error number and the message of a call. `names`: replaces Rust's names in messages by C's names. `log`: the
 //!   log on standard error.
-//! * `process`: the runtime that all calls of the process share.
+//! * `process`: the runtime that all calls of the process share. `forks`: detects forked children.
 //! * `devices`, `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `by_name`, `unsupported`: HIP's functions, one file per subject. `devices`
 //!   also selects the visible GPUs. `endpoint`: the source and the destination of copies and fills.
 //! * `ranges`: exports address ranges as dma-bufs, by HIP's function and by an extension.
 //! * `extensions`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`). `objects`: the numbers by
 //!   which C identifies areas, buffers, retire queues, streams and events.
+//!
+//! Locks, in their order. A thread that holds a lock takes only locks further down.
+//!
+//! | lock | held |
+//! |---|---|
+//! | `opening` (`process`) | while the runtime is opened, configured or closed |
+//! | `AccessLocks` (`process`) | while `hipMemSetAccess` reads and changes access |
+//! | `Registered` (`registered`) | while memory is registered or unregistered |
+//! | a buffer's mutex (`objects`) | during a call on a growable or pausable buffer |
+//! | `OpenArea::mapped` (`objects`) | during copies of an area's memory, `munmap` and `destroy` |
+//! | `Objects` (`objects`), `state` (`process`) | for a look-up or a change |
+//! | `Allocations::opened`; `peers`, then `allocated` (`allocations`) | also during calls of the runtime |
 //!
 //! The C caller must pass valid pointers. A pointer to a result is null or writable. A pointer to an argument is null
 //! or readable. A text ends in a zero byte. A pointer to several elements or bytes is valid for all of them. The
@@ -33,6 +45,7 @@ mod endpoint;
 mod errors;
 mod events;
 mod extensions;
+mod forks;
 mod ipc;
 mod log;
 mod memory;

@@ -3,6 +3,7 @@
 use crate::allocations::Allocations;
 use crate::devices::{Devices, visible_devices};
 use crate::errors;
+use crate::forks::Users;
 use crate::names::with_c_names;
 use crate::objects::Objects;
 use crate::registered::Registered;
@@ -11,7 +12,7 @@ use hsa_vmm::hip::HipProfile;
 use hsa_vmm::hsa_sys::library::variable;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Address, Error, ErrorKind, Ipc, Runtime, Vmm};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// The configuration that a program can set before its first call.
@@ -48,6 +49,8 @@ pub struct Process {
     pub access_locks: AccessLocks,
     vmm: Result<Vmm, Error>,
     ipc: Vec<OnceLock<Ipc>>,
+    /// Dropped last, when the runtime is closed.
+    _in_use: InUse,
 }
 
 /// The locks of calls that read and then change access. Each reservation has one of them, so that calls on different
@@ -71,28 +74,45 @@ struct State {
     open: Option<Arc<Process>>,
 }
 
-static STATE: RwLock<Option<State>> = RwLock::new(None);
-/// Held while a thread opens, configures or closes the runtime. `STATE` is not locked while the runtime opens, because
-/// opening is slow.
-static OPENING: Mutex<()> = Mutex::new(());
+/// The library's state in this process.
+///
+/// It is one value, aligned so that it is on one page: `fork` copies the pages one after the other, while other threads
+/// change them. A child in which a lock is held therefore also finds the user that was counted before.
+#[repr(align(1024))]
+struct Global {
+    users: Users,
+    /// Held while a thread opens, configures or closes the runtime. `state` is not locked while the runtime opens,
+    /// because opening is slow.
+    opening: Mutex<()>,
+    state: RwLock<Option<State>>,
+}
+
+const _: () = assert!(size_of::<Global>() <= 1024);
+
+static GLOBAL: Global =
+    Global { users: Users::new(), opening: Mutex::new(()), state: RwLock::new(None) };
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
-/// The ID of the process that is opening or has opened the runtime, or 0. `check_not_forked` reads the ID before any
-/// lock is taken: in a forked child, a lock can be held by a thread that exists only in the parent.
-static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Counts a user of the library's state. A child that is forked while this value exists cannot use the library.
+#[derive(Debug)]
+pub struct InUse(());
 
-pub fn check_not_forked() -> Result<(), Failure> {
-    match OWNER.load(Ordering::Acquire) {
-        0 => Ok(()),
-        owner if owner == std::process::id() => Ok(()),
-        owner => {
-            let message = format!(
-                "this process was forked from process {owner} after that process had opened the runtime; \
-                 an open runtime does not work in a forked child: fork first, or start a new program"
-            );
-            Err(Failure::new(errors::NOT_INITIALIZED, message))
-        }
+impl InUse {
+    /// Fails in a forked child in which a lock can be held.
+    pub fn begin() -> Result<Self, Failure> {
+        GLOBAL.users.begin(after_fork).map(|()| Self(()))
+    }
+}
+
+/// The fork handler of the child.
+extern "C" fn after_fork() {
+    GLOBAL.users.after_fork();
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        GLOBAL.users.end();
     }
 }
 
@@ -104,37 +124,30 @@ pub fn profile() -> HipProfile {
 }
 
 fn current_process() -> Option<Arc<Process>> {
-    STATE.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.open.clone()
+    GLOBAL.state.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.open.clone()
 }
 
 fn lock_opening() -> MutexGuard<'static, ()> {
-    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
+    GLOBAL.opening.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
-    let mut state = STATE.write().unwrap_or_else(PoisonError::into_inner);
+    let mut state = GLOBAL.state.write().unwrap_or_else(PoisonError::into_inner);
     act(state.get_or_insert_default())
 }
 
 /// Returns the process's runtime. The first call opens the runtime. Fails in a forked child.
 pub fn process() -> Result<Arc<Process>, Failure> {
-    check_not_forked()?;
+    let _in_use = InUse::begin()?;
     if let Some(process) = current_process() {
         return Ok(process);
     }
-    // Set `OWNER` before taking the lock, so that a child that is forked meanwhile fails. Set it again afterwards,
-    // because a shut-down in another thread can have reset it.
-    OWNER.store(std::process::id(), Ordering::Release);
     let _opening = lock_opening();
-    OWNER.store(std::process::id(), Ordering::Release);
     if let Some(process) = current_process() {
         return Ok(process);
     }
     let settings = with_state(|state| state.settings.clone());
-    let opened = Process::open(&settings).inspect_err(|failure| {
-        crate::log::print_open_failure(failure);
-        OWNER.store(0, Ordering::Release);
-    });
+    let opened = Process::open(&settings).inspect_err(crate::log::print_open_failure);
     let process = Arc::new(opened?);
     with_state(|state| state.open = Some(process.clone()));
     Ok(process)
@@ -142,7 +155,7 @@ pub fn process() -> Result<Arc<Process>, Failure> {
 
 /// Changes the configuration. Fails once a runtime is open.
 pub fn configure(change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
-    check_not_forked()?;
+    let _in_use = InUse::begin()?;
     let _opening = lock_opening();
     with_state(|state| match state.open {
         None => {
@@ -160,14 +173,13 @@ pub fn configure(change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
 /// Closes the runtime. When the last running call has ended, all objects of the runtime are freed. Fails in a forked
 /// child.
 pub fn shut_down() -> Result<(), Failure> {
-    check_not_forked()?;
+    let _in_use = InUse::begin()?;
     let _opening = lock_opening();
     let process = with_state(|state| state.open.take());
-    // Dropped while `STATE` is not locked, because the drop unmaps and frees memory.
+    // Dropped while `state` is not locked, because the drop unmaps and frees memory.
     drop(process);
     crate::devices::reset_current();
     crate::contexts::reset_flags();
-    OWNER.store(0, Ordering::Release);
     Ok(())
 }
 
@@ -197,7 +209,17 @@ impl Process {
         let (allocations, objects) = (Allocations::default(), Objects::default());
         let registered = Registered::default();
         let access_locks = AccessLocks([const { Mutex::new(()) }; 64]);
-        Ok(Self { runtime, devices, allocations, registered, objects, access_locks, vmm, ipc })
+        Ok(Self {
+            runtime,
+            devices,
+            allocations,
+            registered,
+            objects,
+            access_locks,
+            vmm,
+            ipc,
+            _in_use: InUse::begin()?,
+        })
     }
 
     /// Returns the `Vmm`. Fails if there is no device, or if the runtime does not support virtual memory management.

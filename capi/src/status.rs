@@ -3,7 +3,7 @@
 use crate::errors;
 use crate::names::with_c_names;
 use crate::pointers::to_char_array;
-use crate::process::{check_not_forked, profile};
+use crate::process::{InUse, profile};
 use crate::types::hipError_t;
 use core::ffi::c_char;
 use hsa_vmm::Error;
@@ -76,7 +76,7 @@ fn record(function: &str, failure: &Failure) {
     let name = errors::name(failure.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", failure.message, failure.code);
     // In a forked child, a thread that exists only in the parent can hold the lock of standard error.
-    if check_not_forked().is_ok() {
+    if let Ok(_in_use) = InUse::begin() {
         // A panic of a Rust program's log subscriber must not unwind into C, which would abort the process.
         let _ = catch_unwind(|| tracing::warn!(target: "hsavmm", "{text}"));
     }

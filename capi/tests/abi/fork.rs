@@ -19,6 +19,14 @@ const WITHOUT_RUNTIME: [&str; 6] = [
     "hipDrvGetErrorString",
 ];
 
+/// While threads configure, open and close the runtime, and afterwards.
+#[test]
+fn calls_return_in_children_of_a_closed_runtime() {
+    let program = Program::compile("tests/c/fork_closed.c", Language::C99, &["-pthread"]);
+    let output = program.on_simulation("gpus=1").arg(fork_count()).output().unwrap();
+    assert_eq!(expect_success(&output, "simulation"), "all checks passed\n");
+}
+
 #[test]
 fn every_function_returns_in_a_forked_child() {
     let all = functions();
