@@ -74,20 +74,29 @@ impl Process {
 
     fn find_in_area(&self, at: Address) -> Option<AreaRange> {
         let AreaPosition { area, start, offset, size, .. } = self.objects.area_at(at)?;
-        let mapped = area.mapped();
-        // `None` if another thread has unmapped the memory.
-        let memory = mapped.memory.get(&start).filter(|_| offset < size)?;
-        let owner = self.runtime.agent(memory.owner());
-        let registered = self.registered.at(memory.address());
+        let range = {
+            let mapped = area.mapped();
+            // `None` if another thread has unmapped the memory.
+            let memory = mapped.memory.get(&start).filter(|_| offset < size)?;
+            let owner = self.runtime.agent(memory.owner());
+            AreaRange {
+                start: Address::new(at.get() - offset),
+                size,
+                host_start: memory.address(),
+                device_start: memory.device_address(),
+                device: self.devices.number(memory.device()),
+                is_on_host: owner.is_some_and(|agent| agent.kind() == AgentKind::Cpu),
+                flags: 0,
+                buffer_id: None,
+            }
+        };
+        // `mapped` is unlocked before the list of registered memory is locked, because `hipHostUnregister` locks the
+        // list first.
+        let registered = self.registered.at(range.host_start);
         Some(AreaRange {
-            start: Address::new(at.get() - offset),
-            size,
-            host_start: memory.address(),
-            device_start: memory.device_address(),
-            device: self.devices.number(memory.device()),
-            is_on_host: owner.is_some_and(|agent| agent.kind() == AgentKind::Cpu),
             flags: registered.map_or(0, |found| found.flags),
             buffer_id: registered.map(|found| found.buffer_id),
+            ..range
         })
     }
 

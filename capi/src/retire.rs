@@ -1,7 +1,7 @@
 //! Retire queues (`hsavmm_retire_…`).
 
 use crate::names::with_c_names;
-use crate::objects::{Object, Objects};
+use crate::objects::Object;
 use crate::pointers::{address, not_null, read, to_char_array, write_out};
 use crate::process::process;
 use crate::status::{Failure, run};
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// `HSAVMM_RETIRE_NO_THREAD`.
 const NO_THREAD: c_uint = 1;
+
+/// The time that `hsavmm_retire_destroy` waits before it looks again whether the queue is empty.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The largest capacity of a queue.
 const MAX_CAPACITY: usize = 1 << 24;
@@ -194,5 +197,15 @@ unsafe extern "C" fn hsavmm_retire_drain(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_retire_destroy(queue: *mut c_void) -> hipError_t {
-    run("hsavmm_retire_destroy", || process()?.objects.destroy(queue, Objects::retire_queue))
+    run("hsavmm_retire_destroy", || {
+        let process = process()?;
+        let removed = process.objects.retire_queue(queue)?;
+        process.objects.remove(queue)?;
+        // Dropping `removed` waits only if no other thread uses the queue.
+        while removed.pending() > 0 {
+            // The report is lost, as when a queue is dropped. `hsavmm_quarantine` lists the mappings that stay mapped.
+            let _ = removed.drain(MAX_WAIT)?;
+        }
+        Ok(())
+    })
 }

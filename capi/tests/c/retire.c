@@ -5,9 +5,11 @@
 #endif
 #include <dlfcn.h>
 #include <hsavmm.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void fail(int line, const char *what) {
   fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
@@ -177,6 +179,37 @@ static void test_with_signals(void *runtime) {
   EXPECT(hipMemAddressFree(start, 2 * size) != hipSuccess);
 }
 
+static void *drain(void *queue) {
+  hsavmm_retire_report report;
+  OK(hsavmm_retire_drain((hsavmm_retire_queue_t)queue, 60000, &report));
+  return NULL;
+}
+
+/* Destroys a queue while another thread waits for a signal that never fires. Afterwards, the queue does not use the
+ * signal any more: its mapping is quarantined. */
+static void test_destroy_during_drain(void *runtime) {
+  hsavmm_retire_queue_t queue;
+  signal_create_fn create;
+  hsavmm_signal signal;
+  hsa_signal never;
+  pthread_t thread;
+  void *symbol = dlsym(runtime, "hsa_signal_create");
+  size_t before = count_quarantined();
+  char *start = map_handles(1);
+  EXPECT(symbol != NULL);
+  memcpy(&create, &symbol, sizeof create);
+  EXPECT(create(1, 0, NULL, &never) == 0);
+  memset(&signal, 0, sizeof signal);
+  signal.handle = never.handle;
+  OK(hsavmm_retire_create(&queue, 1, 700, HSAVMM_RETIRE_NO_THREAD));
+  OK(hsavmm_retire_submit(queue, start, size, &signal, 1));
+  EXPECT(pthread_create(&thread, NULL, drain, queue) == 0);
+  EXPECT(usleep(200000) == 0);
+  OK(hsavmm_retire_destroy(queue));
+  EXPECT(count_quarantined() == before + 1);
+  EXPECT(pthread_join(thread, NULL) == 0);
+}
+
 int main(int argc, char **argv) {
   hipMemAllocationProp prop;
   memset(&prop, 0, sizeof prop);
@@ -191,6 +224,7 @@ int main(int argc, char **argv) {
     void *runtime = dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD);
     EXPECT(runtime != NULL);
     test_with_signals(runtime);
+    test_destroy_during_drain(runtime);
   }
   OK(hsavmm_check());
   OK(hsavmm_shut_down());
