@@ -4,6 +4,7 @@ use crate::errors;
 use crate::objects::lock;
 use crate::status::Failure;
 use core::ffi::{c_int, c_uint, c_void};
+use core::ops::Range;
 use hsa_vmm::error::Rejected;
 use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::{Address, AgentId, Error, Handle, PoolMemory};
@@ -83,6 +84,16 @@ fn entry_at<T: Clone>(
     (at - start < size(entry)).then(|| (start, entry.clone()))
 }
 
+/// Returns whether a range overlaps an entry of a map, whose entries do not overlap each other.
+fn overlaps_entry<T>(
+    map: &BTreeMap<usize, T>,
+    range: &Range<usize>,
+    size: impl Fn(&T) -> usize,
+) -> bool {
+    let last = map.range(..range.end).next_back();
+    last.is_some_and(|(&start, entry)| start + size(entry) > range.start)
+}
+
 /// Returns the peers with access to an owner's memory.
 fn users(peers: &[(AgentId, AgentId)], owner: AgentId) -> Vec<AgentId> {
     peers.iter().filter(|pair| pair.0 == owner).map(|pair| pair.1).collect()
@@ -93,6 +104,12 @@ impl Allocations {
     pub fn at(&self, at: Address) -> Option<Arc<Allocation>> {
         entry_at(&lock(&self.allocated), at.get(), |allocation| allocation.memory.size())
             .map(|(_, allocation)| allocation)
+    }
+
+    /// Returns whether a range overlaps allocated or opened memory.
+    pub fn overlap(&self, range: &Range<usize>) -> bool {
+        overlaps_entry(&lock(&self.allocated), range, |allocation| allocation.memory.size())
+            || overlaps_entry(&lock(&self.opened), range, OpenedEntry::size)
     }
 
     /// Finds the opened memory that contains an address. Also returns its entry.
@@ -172,24 +189,13 @@ impl Allocations {
         Ok(address.as_ptr())
     }
 
-    /// Frees the allocation that starts at an address, if `accepts` returns true for its kind.
-    pub fn free(&self, at: Address, accepts: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
-        let mut map = lock(&self.allocated);
-        let allocation = match map.get(&at.get()) {
-            Some(allocation) if accepts(allocation.kind) => allocation.clone(),
-            Some(_) => {
-                return Err(Failure::invalid_argument(
-                    "ptr",
-                    "is memory of another kind; free it with the function that matches the allocation",
-                ));
-            }
-            None => {
-                let problem = "is not the start of an allocation: not allocated, or freed already";
-                return Err(Failure::invalid_argument("ptr", problem));
-            }
-        };
-        map.remove(&at.get());
-        drop(map);
+    /// Frees the allocation that starts at an address.
+    pub fn free(&self, at: Address) -> Result<(), Failure> {
+        let removed = lock(&self.allocated).remove(&at.get());
+        let allocation = removed.ok_or_else(|| {
+            let problem = "is not the start of an allocation: not allocated, or freed already";
+            Failure::invalid_argument("ptr", problem)
+        })?;
         self.free_removed(allocation)
     }
 
@@ -303,7 +309,7 @@ mod tests {
     #[test]
     fn reset_frees_all_during_other_frees() {
         let (runtime, gpus, allocations, first) = fixture(FaultPlan::default());
-        allocations.free(first, |_| true).unwrap();
+        allocations.free(first).unwrap();
         for _ in 0..200 {
             let addresses =
                 std::array::from_fn::<_, 16, _>(|_| allocate(&runtime, &allocations, gpus[0]));
@@ -314,7 +320,7 @@ mod tests {
                         start.wait();
                         // Fails for allocations that another thread has freed.
                         for &address in &addresses {
-                            let _ = allocations.free(address, |_| true);
+                            let _ = allocations.free(address);
                         }
                     });
                 }
@@ -346,6 +352,6 @@ mod tests {
         allocations.enable_peer(gpus[0], gpus[1]).unwrap();
         allocations.free_removed(removed).unwrap_err();
         assert_eq!(accessibility(&allocations, at, &gpus), [true, true, false]);
-        allocations.free(at, |_| true).unwrap();
+        allocations.free(at).unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! Areas (`hsavmm_area_…`).
 
 use crate::devices::current_device;
+use crate::endpoint::check_program_memory;
 use crate::errors;
 use crate::objects::{Object, OpenArea, invalid_number};
 use crate::pointers::{address, not_null, write_out};
@@ -44,9 +45,16 @@ unsafe extern "C" fn hsavmm_area_mmap(
 ) -> hipError_t {
     run("hsavmm_area_mmap", || {
         not_null("ptr", ptr)?;
-        let open_area = process()?.objects.area(area)?;
+        let process = process()?;
+        let open_area = process.objects.area(area)?;
         let mut options = MmapOptions::new();
-        if let Some(host) = NonNull::new(host.cast()) {
+        if let Some(host) = NonNull::new(host.cast::<u8>()) {
+            let start = host.as_ptr() as usize;
+            if open_area.area.flags().maps_existing_memory()
+                && let Some(end) = start.checked_add(size)
+            {
+                check_program_memory(&process, "host", &(start..end))?;
+            }
             // SAFETY: the header requires `size` bytes that stay allocated until munmap.
             options = unsafe { options.with_host_pointer(host) };
         }

@@ -203,12 +203,37 @@ fn is_reserved(process: &Process, at: Address) -> bool {
 
 /// Returns whether an address belongs to this library: allocated, opened or reserved, or memory of an area that does
 /// not map memory of the program.
-pub fn is_library_memory(process: &Process, at: Address) -> bool {
+fn is_library_memory(process: &Process, at: Address) -> bool {
     process.objects.area_at(at).is_some_and(|found| !found.is_program_memory)
         || is_reserved(process, at)
         || process.allocations.at(at).is_some()
         || process.allocations.opened_at(at).is_some()
 }
+
+/// Fails if a range overlaps memory of this library, except memory of the program that an area maps. AMD's runtime
+/// would lock such memory if the range does not begin at the start of an allocation.
+pub fn check_program_memory(
+    process: &Process,
+    argument: &str,
+    range: &Range<usize>,
+) -> Result<(), Failure> {
+    let overlaps_reservation = || {
+        let reservations = process.vmm().map(Vmm::reservations).unwrap_or_default();
+        reservations
+            .iter()
+            .any(|(start, size)| start.get() < range.end && range.start < start.get() + size)
+    };
+    if process.allocations.overlap(range)
+        || process.objects.overlap_area(range)
+        || overlaps_reservation()
+    {
+        return Err(Failure::invalid_argument(argument, MUST_BE_PROGRAM_MEMORY));
+    }
+    Ok(())
+}
+
+pub const MUST_BE_PROGRAM_MEMORY: &str =
+    "must be writable memory of the program, and not of hipMalloc, hipHostMalloc or hipMemMap";
 
 /// Runs a function on memory of an area. No other thread can unmap the memory during the call.
 fn with_area_memory(

@@ -160,20 +160,20 @@ unsafe extern "C" fn hipMallocManaged(
     })
 }
 
-/// Frees memory if `accepts` returns true for its kind. Does nothing for null.
-fn free(ptr: *mut c_void, accepts: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
+/// Frees memory of a device or of the host. Does nothing for null. As in HIP, each function that frees memory accepts
+/// each kind of memory. rocSHMEM relies on this.
+fn free(ptr: *mut c_void) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;
     if ptr.is_null() {
         return Ok(());
     }
-    process.allocations.free(address(ptr), accepts)
+    process.allocations.free(address(ptr))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
-    // As in HIP, frees host memory, too: rocSHMEM relies on this.
-    run("hipFree", || free(ptr, |_| true))
+    run("hipFree", || free(ptr))
 }
 
 #[unsafe(no_mangle)]
@@ -185,18 +185,18 @@ extern "C" fn hipFreeAsync(ptr: *mut c_void, raw: hipStream_t) -> hipError_t {
             not_null("ptr", ptr)?;
         }
         find(raw)?;
-        free(ptr, |kind| kind == Kind::Device)
+        free(ptr)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
-    run("hipHostFree", || free(ptr, |kind| kind == Kind::Host))
+    run("hipHostFree", || free(ptr))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipFreeHost(ptr: *mut c_void) -> hipError_t {
-    run("hipFreeHost", || free(ptr, |kind| kind == Kind::Host))
+    run("hipFreeHost", || free(ptr))
 }
 
 #[unsafe(no_mangle)]

@@ -6,6 +6,7 @@ use crate::events::Event;
 use crate::status::Failure;
 use crate::streams::Stream;
 use core::ffi::c_void;
+use core::ops::Range;
 use hsa_vmm::area::{AreaFlags, AreaMemory};
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::vmm::RetireQueue;
@@ -62,6 +63,18 @@ impl OpenArea {
     /// Returns whether both the host and a device can use the memory.
     pub fn is_shared_with_host(&self) -> bool {
         self.area.flags().intersects(AreaFlags::HOST | AreaFlags::UNIFIED | AreaFlags::MAPPED)
+    }
+
+    /// Returns whether a range overlaps memory of the area, except memory of the program that the area maps.
+    fn overlaps(&self, range: &Range<usize>) -> bool {
+        let maps_existing = self.area.flags().maps_existing_memory();
+        self.mapped().memory.values().any(|memory| {
+            let start = memory.device_address();
+            // If the device uses the host's address, the memory of the program is at this address.
+            let is_own = !maps_existing || start != memory.address();
+            let end = start.get().saturating_add(memory.allocated_size());
+            is_own && start.get() < range.end && range.start < end
+        })
     }
 
     /// Finds the memory that contains an address of the host or of the device.
@@ -144,15 +157,24 @@ impl Objects {
 
     /// Finds the area whose memory contains an address of the host or of a device.
     pub fn area_at(&self, at: Address) -> Option<AreaPosition> {
-        // `by_number` is unlocked before an area is locked, because `hsavmm_area_destroy` locks the area first.
-        let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
+        self.areas().iter().find_map(|area| area.find(at))
+    }
+
+    /// Returns all areas. The caller locks an area only after `by_number` was unlocked, because `hsavmm_area_destroy`
+    /// locks the area first.
+    fn areas(&self) -> Vec<Arc<OpenArea>> {
+        lock(&self.by_number)
             .values()
             .filter_map(|object| match object {
                 Object::Area(area) | Object::Registered(area) => Some(area.clone()),
                 _ => None,
             })
-            .collect();
-        areas.iter().find_map(|area| area.find(at))
+            .collect()
+    }
+
+    /// Returns whether a range overlaps memory of an area, except memory of the program that an area maps.
+    pub fn overlap_area(&self, range: &Range<usize>) -> bool {
+        self.areas().iter().any(|area| area.overlaps(range))
     }
 
     /// Removes the objects for which `selects` returns true.

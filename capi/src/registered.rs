@@ -2,7 +2,7 @@
 
 use crate::allocations::{Kind, next_buffer_id};
 use crate::devices::current_device;
-use crate::endpoint::is_library_memory;
+use crate::endpoint::{MUST_BE_PROGRAM_MEMORY, check_program_memory};
 use crate::errors;
 use crate::objects::{Object, OpenArea, lock};
 use crate::pointers::{address, not_null, write_out};
@@ -94,11 +94,7 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         if flags & UNCACHED != 0 {
             return Err(Failure::not_supported("registering memory as uncached"));
         }
-        // AMD's runtime locks such memory if `ptr` is not the start of an allocation.
-        if [start, end - 1].iter().any(|at| is_library_memory(&process, Address::new(*at))) {
-            let message = format!("`ptr` {MUST_BE_PROGRAM_MEMORY}");
-            return Err(Failure::new(errors::INVALID_VALUE, message));
-        }
+        check_program_memory(&process, "ptr", &(start..end))?;
         // Locked until the memory is recorded, so that no other thread registers the same memory meanwhile.
         let mut map = lock(&process.registered.0);
         let before = map.range(..end).next_back();
@@ -124,9 +120,6 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         Ok(())
     })
 }
-
-const MUST_BE_PROGRAM_MEMORY: &str =
-    "must be writable memory of the program, and not of hipMalloc, hipHostMalloc or hipMemMap";
 
 /// Converts the error of registering memory. As in HIP, a range that the runtime cannot lock is an invalid argument.
 fn register_failure(error: Error) -> Failure {

@@ -1,11 +1,14 @@
 /* Copies and fills memory of areas, at the host's and at the device's address. With the argument
- * "destroy", destroys areas while another thread maps their memory. */
-#define _POSIX_C_SOURCE 200809L
+ * "destroy", destroys areas while another thread maps their memory. With "unregister", registers and unregisters memory
+ * while other threads query it. */
+#define _GNU_SOURCE
 #include <hsavmm.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static void fail(int line, const char *what) {
   fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
@@ -13,6 +16,10 @@ static void fail(int line, const char *what) {
 }
 #define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
 #define OK(call) EXPECT((call) == hipSuccess)
+
+#define EXPECT_NOT_THE_PROGRAMS(call) \
+  (EXPECT((call) == hipErrorInvalidValue), \
+   EXPECT(strstr(hsavmm_last_message(), "must be writable memory of the program") != NULL))
 
 #define SIZE 8192
 
@@ -113,6 +120,75 @@ static void test_existing_memory(void) {
   OK(hsavmm_area_destroy(area));
 }
 
+/* An area maps no memory of the library, and hipHostRegister registers none. */
+static void test_memory_of_the_library(void) {
+  enum { PART = 2 << 20 };
+  hsavmm_area_t area;
+  void *memory, *reserved, *mapped;
+  OK(hsavmm_area_create(&area, 0, HSAVMM_AREA_MAPPED));
+  OK(hipMalloc(&memory, 1 << 20));
+  EXPECT_NOT_THE_PROGRAMS(hsavmm_area_mmap(area, &mapped, 4096, memory));
+  EXPECT_NOT_THE_PROGRAMS(hsavmm_area_mmap(area, &mapped, 4096, (char *)memory + 4096));
+  OK(hipMemset((char *)memory + 4096, 0, 4096));
+  OK(hipFree(memory));
+  /* A reservation between two parts of the program's memory. */
+  char *start = (char *)mmap(NULL, 4 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT(start != MAP_FAILED);
+  char *middle = start + PART + (PART - (size_t)start % PART) % PART;
+  EXPECT(munmap(middle, PART) == 0);
+  if (hsavmm_reserve_at(middle, PART) == hipSuccess) {
+    reserved = middle;
+    EXPECT_NOT_THE_PROGRAMS(hsavmm_area_mmap(area, &mapped, 4 * PART, start));
+    EXPECT_NOT_THE_PROGRAMS(hipHostRegister(start, 4 * PART, 0));
+    EXPECT_NOT_THE_PROGRAMS(hipHostRegister(middle - 4096, 8192, 0));
+    OK(hsavmm_area_mmap(area, &mapped, 4096, middle - 4096));
+    OK(hsavmm_area_munmap(area, mapped));
+    OK(hipMemAddressFree(reserved, PART));
+  }
+  OK(hsavmm_area_destroy(area));
+  munmap(start, 4 * PART);
+}
+
+static char registered[SIZE];
+static void *registered_on_device;
+static volatile int stop;
+
+static void *query(void *unused) {
+  hipPointerAttribute_t attributes;
+  while (!stop) {
+    OK(hipPointerGetAttributes(&attributes, registered_on_device));
+  }
+  return unused;
+}
+
+/* Other memory, so that there is always a thread that waits for the list of registered memory. */
+static void *register_another(void *unused) {
+  static char another[SIZE];
+  while (!stop) {
+    OK(hipHostRegister(another, SIZE, 0));
+    OK(hipHostUnregister(another));
+  }
+  return unused;
+}
+
+static void test_unregister_during_queries(void) {
+  pthread_t threads[3];
+  /* Ends the program if the threads wait for each other. */
+  alarm(120);
+  OK(hipHostRegister(registered, SIZE, 0));
+  OK(hipHostGetDevicePointer(&registered_on_device, registered, 0));
+  for (int index = 0; index < 3; ++index) {
+    EXPECT(pthread_create(&threads[index], NULL, index < 2 ? query : register_another, NULL) == 0);
+  }
+  for (int round = 0; round < 3000; ++round) {
+    OK(hipHostUnregister(registered));
+    OK(hipHostRegister(registered, SIZE, 0));
+  }
+  stop = 1;
+  for (int index = 0; index < 3; ++index) EXPECT(pthread_join(threads[index], NULL) == 0);
+  OK(hipHostUnregister(registered));
+}
+
 static pthread_barrier_t barrier;
 static hsavmm_area_t shared;
 static hipError_t mmap_error;
@@ -151,7 +227,10 @@ int main(int count, char **arguments) {
   OK(hipInit(0));
   if (count > 1 && strcmp(arguments[1], "destroy") == 0) {
     test_destroy_during_mmap();
+  } else if (count > 1) {
+    test_unregister_during_queries();
   } else {
+    test_memory_of_the_library();
     test_existing_memory();
     test_new_memory();
   }

@@ -386,6 +386,14 @@ static void test_registered_memory(void) {
   EXPECT(flags == hipHostAllocMapped);
   EXPECT(hipHostRegister(host, SIZE, 0) == hipErrorInvalidValue);
   OK(hipFreeHost(host));
+  /* As in HIP, each function frees each kind of memory. */
+  OK(hipMalloc(&host, SIZE));
+  OK(hipHostFree(host));
+  EXPECT(hipHostFree(host) == hipErrorInvalidValue);
+  OK(hipMallocManaged(&host, SIZE, hipMemAttachGlobal));
+  OK(hipFreeHost(host));
+  OK(hipHostMalloc(&host, SIZE, 0));
+  OK(hipFreeAsync(host, NULL));
   EXPECT(hipHostRegister(memory, SIZE, 0) == hipErrorInvalidValue);
   int one = 1, ordinal = -1;
   const char *text = NULL;

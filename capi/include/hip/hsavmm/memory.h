@@ -73,7 +73,8 @@ typedef enum hipPointer_attribute {
 
 /* Allocates memory of the current device. For 0 bytes, sets `*ptr` to null. */
 hipError_t hipMalloc(void **ptr, size_t size);
-/* Frees memory that this library allocated on a device or the host. For null, does nothing. */
+/* Frees memory that this library allocated on a device or the host. For null, does nothing. As in HIP, hipHostFree,
+ * hipFreeHost and hipFreeAsync accept the same memory. */
 hipError_t hipFree(void *ptr);
 /* Allocates memory of the host that all devices can access. The flags have no effect. For hipHostMallocUncached,
  * returns hipErrorNotSupported. */
@@ -91,15 +92,15 @@ hipError_t hipMallocManaged(void **ptr, size_t size,
  * memory, or coarse-grained memory on a device without fine-grained memory (hipDeviceAttributeFineGrainSupport), as HIP
  * does. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
-/* hipMallocAsync does the same as hipMalloc, for the stream's device. hipFreeAsync frees memory of a device, and
- * rejects memory of the host. For null, hipFreeAsync does nothing. In profile 6, it returns hipErrorInvalidValue. Each
- * operation is complete when the call returns. Memory pools are not supported. */
+/* hipMallocAsync does the same as hipMalloc, for the stream's device. hipFreeAsync does the same as
+ * hipFree, and also checks the stream. In profile 6, hipFreeAsync returns hipErrorInvalidValue for null. Each operation
+ * is complete when the call returns. Memory pools are not supported. */
 hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 
-/* Grants all devices access to memory of the program. The memory must stay allocated until it is unregistered. It must
- * be writable, even with hipHostRegisterReadOnly: AMD's driver pins it for writing. For hipHostRegisterIoMemory and
- * hipExtHostRegisterUncached, returns hipErrorNotSupported. */
+/* Grants all devices access to memory of the program, which must not be memory of this library. The memory must stay
+ * allocated until it is unregistered. It must be writable, even with hipHostRegisterReadOnly: AMD's driver pins it for
+ * writing. For hipHostRegisterIoMemory and hipExtHostRegisterUncached, returns hipErrorNotSupported. */
 hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
 hipError_t hipHostUnregister(void *ptr);
 /* Returns the address at which devices access memory from hipHostMalloc or hipHostRegister. */
