@@ -127,8 +127,12 @@ unsafe extern "C" fn hipMemCreate(
         not_null("handle", result)?;
         // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let prop = unsafe { read("prop", prop) }?;
-        let properties = properties(&process, vmm, prop, device_error(vmm))?;
+        // As in HIP, checked before the properties, because an invalid device is another error.
         Operation::Create.check_flags(flags)?;
+        if size == 0 {
+            return Err(Failure::invalid_argument("size", Problem::Zero));
+        }
+        let properties = properties(&process, vmm, prop, device_error(vmm))?;
         let created = vmm.create(size, &properties)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(created)) }
@@ -400,8 +404,9 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
 }
 
 /// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a pointer to it
-/// (earlier releases). Programs pass either form with either profile. The forms can be distinguished: the first 65,536
-/// addresses are never mapped (`vm.mmap_min_addr`), and descriptors are smaller numbers.
+/// (earlier releases). Programs pass either form with either profile. The first 65,536 addresses are never mapped
+/// (`vm.mmap_min_addr`), so a smaller number is a descriptor. A larger number is a descriptor if it is not the address
+/// of readable memory, and the descriptor is open.
 fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     let invalid = |problem: &str| {
         let problem = format!("({os_handle:p}) {problem}");
@@ -409,14 +414,25 @@ fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     };
     let number = match os_handle as usize {
         number @ ..0x1_0000 => number as RawFd,
-        _ => try_read(os_handle.cast()).ok_or_else(|| {
-            invalid("is neither a file descriptor nor a pointer to one: the address is not mapped")
-        })?,
+        number => {
+            try_read(os_handle.cast()).or_else(|| open_descriptor(number)).ok_or_else(|| {
+                invalid(
+                    "is neither a file descriptor nor a pointer to one: the address is not mapped",
+                )
+            })?
+        }
     };
     match number {
         0.. => Ok(number),
         _ => Err(invalid("points to a negative number, which is not a file descriptor")),
     }
+}
+
+/// Returns a number as a descriptor, if a file is open under this number.
+fn open_descriptor(number: usize) -> Option<RawFd> {
+    let number = RawFd::try_from(number).ok()?;
+    // SAFETY: the call reads the flags of a descriptor, if there is one, and changes nothing.
+    (unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0).then_some(number)
 }
 
 #[unsafe(no_mangle)]

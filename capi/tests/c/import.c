@@ -1,11 +1,13 @@
 /* Passes values to hipMemImportFromShareableHandle(): a descriptor as a number, a pointer to a descriptor, and invalid
  * values. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <hip/hip_runtime_api.h>
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static void fail(int line, const char *what) {
@@ -34,6 +36,20 @@ int main(void) {
   OK(import(&descriptor, &by_pointer));
   OK(hipMemRelease(by_number));
   OK(hipMemRelease(by_pointer));
+
+  /* A descriptor from 65536 on can also be an address. */
+  struct rlimit limit;
+  EXPECT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  if (limit.rlim_max > 70000) {
+    int large;
+    limit.rlim_cur = limit.rlim_max;
+    EXPECT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    large = fcntl(descriptor, F_DUPFD_CLOEXEC, 70000);
+    EXPECT(large >= 70000);
+    OK(import((void *)(uintptr_t)large, &by_number));
+    OK(hipMemRelease(by_number));
+    EXPECT(close(large) == 0);
+  }
 
   closed = dup(descriptor);
   EXPECT(closed >= 0 && close(closed) == 0);

@@ -104,6 +104,9 @@ static void hipMemCreate_Negative(void) {
   EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 0), no_device);
   prop.location.id = device_count();
   EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 0), no_device);
+  /* The size and the flags are checked before the device. The original lacks these two. */
+  EXPECT_ERROR(hipMemCreate(&handle, 0, &prop, 0), hipErrorInvalidValue);
+  EXPECT_ERROR(hipMemCreate(&handle, granularity, &prop, 1), hipErrorInvalidValue);
 }
 
 CASES(CASE(hipMemCreate_BasicAllocateDeAlloc_MultGranularity),
