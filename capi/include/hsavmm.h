@@ -3,9 +3,9 @@
  *
  * Functions return HIP's error codes. HIP's own functions are in <hip/hip_runtime_api.h>.
  *
- * A runtime does not work in a child that is forked after the first call. In the child, every call that needs the
- * runtime returns hipErrorNotInitialized, and so do the functions that configure the library. Fork before the first
- * call, or start a new program.
+ * A runtime does not work in a child that is forked while it is open, or while a thread opens, configures or closes it.
+ * In the child, every call that needs the runtime returns hipErrorNotInitialized, and so do the functions that
+ * configure the library. Fork before the first call or after hsavmm_shut_down(), or start a new program.
  */
 #ifndef HSAVMM_H
 #define HSAVMM_H
@@ -44,6 +44,8 @@ hipError_t hsavmm_use_simulation(const char *configuration);
  *   hipMemAllocationTypePinned, and hipMemGetAccess accepts only hipMemLocationTypeDevice. Other locations and types
  *   return hipErrorInvalidValue.
  * - hipPointerGetAttributes and hipFreeAsync return hipErrorInvalidValue for null.
+ * - hipIpcOpenMemHandle of bytes that are not a handle returns hipErrorInvalidDevicePointer instead of
+ *   hipErrorInvalidValue, unless the size in the handle is 0.
  * - hipStreamWaitEvent returns hipErrorInvalidValue for hipEventWaitExternal, and hipPointerGetAttribute returns
  *   hipErrorNotSupported for HIP_POINTER_ATTRIBUTE_CONTEXT.
  * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB.
@@ -183,7 +185,8 @@ typedef struct hsavmm_area *hsavmm_area_t;
 /* Creates an area of a device. A negative `device` means the current device. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
 /* Maps memory with the properties of an area. `host` is the start of the existing memory if the area maps existing
- * memory, else null. The caller must not free existing memory until it is unmapped. */
+ * memory, else null. Existing memory must not be memory of this library. The caller must not free it until it is
+ * unmapped. */
 hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
 /* Returns the device's address of memory that starts at `ptr`. The address can differ from `ptr` only for existing
  * memory (HSAVMM_AREA_MAPPED without HOST). */
@@ -238,14 +241,16 @@ hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report 
  * milliseconds. */
 hipError_t hsavmm_retire_drain(hsavmm_retire_queue_t queue, unsigned int limit,
                                hsavmm_retire_report *report);
-/* Destroys a queue. Waits until the queue is empty, at most the queue's time limit. hsavmm_shut_down does the same
- * for every queue. */
+/* Destroys a queue. Waits until the queue is empty, also if another thread is in a call for this queue. Without
+ * submissions during the call, it waits at most the queue's time limit. After hsavmm_shut_down(), a queue that another
+ * thread still uses is emptied only when this thread's call ends: destroy the queue first if the program destroys the
+ * signals. */
 hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
 /* A buffer is memory of one device. No agent has access until the program grants access. Grants and revocations also
  * apply to memory that is added later. Copies and fills accept the buffers' addresses. A buffer is identified by a
- * number, as an area is. */
+ * number, as an area is. The functions hsavmm_…_place return where a buffer is: its address and its size. */
 
 /* A buffer that grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
 typedef struct hsavmm_growable *hsavmm_growable_t;
@@ -266,11 +271,11 @@ typedef struct hsavmm_paged *hsavmm_paged_t;
 
 #define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
 
-/* Reserves the addresses of a buffer. `page` is the size of a page in bytes, and is rounded up to a multiple of the
- * minimum granularity. 0 selects the recommended granularity. `capacity`, in bytes, is rounded up to whole pages.
+/* Reserves the addresses of a buffer. `page_size` is in bytes, and is rounded up to a multiple of the minimum
+ * granularity. 0 selects the recommended granularity. `capacity`, in bytes, is rounded up to whole pages.
  * hsavmm_paged_place() returns the rounded sizes. */
-hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity, size_t page,
-                                unsigned int flags);
+hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity,
+                                size_t page_size, unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
 /* Submits mapped pages to a retire queue: all pages of the range, or none. A kernel may still read the pages.
@@ -284,14 +289,15 @@ hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count
  * page has the access of its own buffer. The memory is released when the last page that maps it is unmapped. */
 hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,
                                     hsavmm_paged_t destination, size_t destination_first);
-/* Returns the number of mappings of a page's memory: pages in all buffers, including retiring pages, and mappings that
- * the program has made by address. The number is 1 if the memory is not shared, 0 if the page is not in use. */
+/* Returns the number of mappings of the memory of the page with the number `page`: pages in all buffers, including
+ * retiring pages, and mappings that the program has made by address. The number is 1 if the memory is not shared, 0 if
+ * the page is not in use. */
 hipError_t hsavmm_paged_page_users(hsavmm_paged_t buffer, size_t page, size_t *users);
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);
 hipError_t hsavmm_paged_revoke(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count);
 /* Returns the address, the size of a page and the number of pages. Each pointer to a result may be null. */
-hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page, size_t *count);
+hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page_size, size_t *count);
 hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
 
 /* A buffer that can release its memory while it keeps its addresses. */

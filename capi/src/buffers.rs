@@ -151,7 +151,7 @@ unsafe extern "C" fn hsavmm_paged_reserve(
     buffer: *mut *mut c_void,
     device: c_int,
     capacity: usize,
-    page: usize,
+    page_size: usize,
     flags: c_uint,
 ) -> hipError_t {
     run("hsavmm_paged_reserve", || {
@@ -163,8 +163,8 @@ unsafe extern "C" fn hsavmm_paged_reserve(
         }
         create(buffer, device, |vmm, properties| {
             let mut options = PagedBuffer::builder(capacity);
-            if page != 0 {
-                options = options.with_page_size(page);
+            if page_size != 0 {
+                options = options.with_page_size(page_size);
             }
             if flags & ZERO_PAGE != 0 {
                 options = options.with_zero_page();
@@ -248,14 +248,14 @@ unsafe extern "C" fn hsavmm_paged_page_users(
 unsafe extern "C" fn hsavmm_paged_place(
     buffer: *mut c_void,
     ptr: *mut *mut c_void,
-    page: *mut usize,
+    page_size: *mut usize,
     count: *mut usize,
 ) -> hipError_t {
     run("hsavmm_paged_place", || {
         let buffer = process()?.objects.paged(buffer)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
-            write_range(ptr, page, (buffer.address(), buffer.page_size()));
+            write_range(ptr, page_size, (buffer.address(), buffer.page_size()));
             write_unless_null(count, buffer.page_count());
         }
         Ok(())

@@ -42,7 +42,7 @@ const NAMES: [(&str, &str); 33] = [
     ("RetireQueue::drain", "hsavmm_retire_drain"),
     ("RetireQueue::poll", "hsavmm_retire_poll"),
     ("PagedBuilder::with_page_size", "hsavmm_paged_reserve"),
-    ("PagedBuffer::grant", "hipMemSetAccess"),
+    ("PagedBuffer::grant", "hsavmm_paged_grant"),
     (", or at another address (PausableBuffer::resume_anywhere)", ""),
     (" (in Rust, target hsa_vmm::native of `tracing`)", ""),
 ];

@@ -14,8 +14,9 @@ typedef enum hipMemcpyKind {
 } hipMemcpyKind;
 
 /* Copies are complete when the call returns. Mapped memory is copied by an agent that has access to the memory.
- * If there is no such agent, the call fails. `kind` must match the pointers, or be hipMemcpyDefault. For 0 bytes, the
- * calls succeed without checking their arguments. */
+ * If there is no such agent, the call fails. `kind` must match the pointers, or be hipMemcpyDefault. For 0 bytes,
+ * hipMemcpy, hipMemcpyHtoD, hipMemcpyDtoH, hipMemcpyDtoD and the functions hipMemset* succeed without checking their
+ * arguments. hipMemcpy2D still checks the kind, and hipMemcpyPeer the devices. */
 hipError_t hipMemcpy(void *destination, const void *source, size_t size, hipMemcpyKind kind);
 hipError_t hipMemcpyHtoD(hipDeviceptr_t destination, const void *source, size_t size);
 hipError_t hipMemcpyDtoH(void *destination, hipDeviceptr_t source, size_t size);
