@@ -15,6 +15,8 @@ pub struct Cause<'a> {
 
 /// How details and causes name a GPU fault.
 const GPU_FAULT: &str = "GPU memory access fault";
+/// How details and causes name an error of a GPU's engine. AMD's runtime reports this error as a GPU fault.
+const ENGINE_ERROR: &str = "GPU engine error";
 /// The beginning of AMD's message when a GPU has accessed an address that is not mapped.
 const GPU_FAULT_MESSAGE: &str = "Memory access fault";
 
@@ -46,13 +48,26 @@ fn is_about_process(name: &str) -> bool {
     CASES.iter().any(|case| case.name == name)
 }
 
+/// Names the GPU fault that the output of a case reports. If the emulated driver logged an error of an engine, names this
+/// error instead: no page-table entry is missing then.
+fn fault_in(output: &str) -> Option<&'static str> {
+    let is_engine_error = |line: &str| {
+        let is_engine = line.contains(" engine COPY ") || line.contains(" engine FILL ");
+        is_engine && line.contains(" = E")
+    };
+    output.contains(GPU_FAULT_MESSAGE).then(|| match output.lines().any(is_engine_error) {
+        true => ENGINE_ERROR,
+        false => GPU_FAULT,
+    })
+}
+
 /// Begins the detail of a failed case with the GPU fault, if the output of the case reports one and a process of the
 /// case has aborted: AMD's runtime aborts a process after a GPU fault. The detail then names the fault even if the
 /// report does not contain the output.
 pub(crate) fn name_gpu_fault(result: &mut CaseResult) {
     let has_aborted = result.lost.is_some() || result.detail.contains("SIGABRT");
-    if has_aborted && result.output.contains(GPU_FAULT_MESSAGE) {
-        result.detail = format!("{GPU_FAULT}: {}", result.detail);
+    if let Some(fault) = fault_in(&result.output).filter(|_| has_aborted) {
+        result.detail = format!("{fault}: {}", result.detail);
     }
 }
 
@@ -60,10 +75,10 @@ pub(crate) fn name_gpu_fault(result: &mut CaseResult) {
 /// detail's first line.
 fn describe_cause(case: &CaseReport) -> String {
     let first = case.detail.lines().next().unwrap_or_default();
-    let has_message = |output: &String| output.contains(GPU_FAULT_MESSAGE);
-    if first.contains(GPU_FAULT) || case.output.as_ref().is_some_and(has_message) {
+    let named = [ENGINE_ERROR, GPU_FAULT].into_iter().find(|fault| first.contains(fault));
+    if let Some(fault) = named.or_else(|| fault_in(case.output.as_deref()?)) {
         // AMD's runtime reports a GPU fault during a later call. This later call is not the cause.
-        return GPU_FAULT.to_owned();
+        return fault.to_owned();
     }
     if let Some(lost) = &case.lost {
         return lost.to_string();
@@ -159,6 +174,10 @@ mod tests {
         assert_eq!(result.detail, detail);
         let report = report(vec![CaseReport { lost: result.lost, ..failed("a", detail) }]);
         assert_eq!(causes(&report), [("GPU memory access fault".to_owned(), "a".to_owned())]);
+        let engine = "driver: 1:2 0.1 engine COPY to=0x7f00 length=0x1000 = EIO";
+        let mut result = lost(&format!("{FAULT_OUTPUT}\n{engine}"));
+        name_gpu_fault(&mut result);
+        assert!(result.detail.starts_with("GPU engine error: crashed: "), "{}", result.detail);
         let mut result = lost("an assertion failed");
         name_gpu_fault(&mut result);
         assert_eq!(result.detail, "crashed: SIGABRT, in hsa_signal_wait_scacquire");
