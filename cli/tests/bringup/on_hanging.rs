@@ -3,7 +3,7 @@
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level, report};
 use crate::run_command::{HSA_VMM, run, stderr};
-use hsa_rocr::test;
+use hsa_rocr::{Release, test};
 
 #[test]
 fn hanging_driver_call_is_reported() {
@@ -86,6 +86,20 @@ fn engine_that_does_not_finish_is_named() {
         // The list of calls, and the C program, do not contain the calls of the look.
         let calls = report["failure"]["calls"].to_string();
         assert_eq!(calls.matches("hsa_amd_vmem_set_access").count(), 1, "{calls}");
+    }
+}
+
+/// In 7.2.4, a lost mapping of the doorbell keeps the engine from beginning the copy.
+#[test]
+fn doorbell_of_an_idle_engine_is_suspected() {
+    let name = "on_hanging::doorbell_of_an_idle_engine_is_suspected";
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default().iter();
+    for fetched in fetched_releases.filter(|fetched| fetched.release() == Release::R7_2_4) {
+        let arguments = ["--until", "gpu", "--time-limit", "4s", "--format", "json"];
+        let output = run_emulated(fetched, &["--fault", "MMAP=lost"], &arguments);
+        let report = report(&output, 1);
+        let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+        assert_contains(first, &["suspect the doorbell and the queue first (kfd_mmap"]);
     }
 }
 

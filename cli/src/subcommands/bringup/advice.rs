@@ -361,9 +361,9 @@ pub fn advise(
     if is_stop {
         advice.extend(advise_gpu_fault());
     }
-    let stuck = run
-        .stuck_copy()
-        .and_then(|copy| engine::advise_stuck_copy(copy, environment.page_tables()));
+    let stuck = run.stuck_copy().and_then(|copy| {
+        engine::advise_stuck_copy(copy, environment.page_tables(), run.has_unfinished_operation())
+    });
     let names_engine = stuck.is_some();
     advice.extend(stuck);
     // The state of the copy says more than the engine's unfinished operation.

@@ -46,6 +46,13 @@ impl<'a> EngineError<'a> {
 }
 
 impl LevelRun {
+    /// Returns whether an engine has begun a copy or fill that has not ended. Returns `None` if the driver is not
+    /// emulated.
+    pub fn has_unfinished_operation(&self) -> Option<bool> {
+        let mut lines = self.driver.as_ref()?.iter();
+        Some(lines.any(|(_, line)| operation(line).is_some() && is_unfinished(line)))
+    }
+
     /// Returns the first error of an engine during the level.
     pub fn engine_error(&self) -> Option<EngineError<'_>> {
         EngineError::find(self.driver.iter().flatten().map(|(_, line)| line.as_str()))
@@ -61,8 +68,13 @@ pub fn advise_unfinished(operation: &str) -> String {
 }
 
 /// Returns the advice for a wait that hangs. `copy` is what the CPU found. `page_tables` names the page tables' file.
-/// Returns `None` if the CPU has found nothing that helps.
-pub fn advise_stuck_copy(copy: StuckCopy, page_tables: &str) -> Option<String> {
+/// `has_begun` is whether the engine has begun the copy, if this is known. Returns `None` if the CPU has found nothing
+/// that helps.
+pub fn advise_stuck_copy(
+    copy: StuckCopy,
+    page_tables: &str,
+    has_begun: Option<bool>,
+) -> Option<String> {
     Some(match copy {
         StuckCopy { has_ended: true, .. } => {
             let also = if copy.arrived == Some(false) { "; then the engine's writes" } else { "" };
@@ -76,6 +88,11 @@ pub fn advise_stuck_copy(copy: StuckCopy, page_tables: &str) -> Option<String> {
              of the copy first (the fence or atomic that writes the signal, and the page-table entry of the signal's \
              memory), not the interrupt"
             .to_owned(),
+        StuckCopy { arrived: Some(false), .. } if has_begun == Some(false) => {
+            "the engine has not begun the copy: suspect the doorbell and the queue first (kfd_mmap, \
+             kfd_ioctl_create_queue), then the ring and the engine, not the signal or the interrupt"
+                .to_owned()
+        }
         StuckCopy { arrived: Some(false), .. } => format!(
             "the engine has not copied: suspect the engine first, not the signal or the interrupt. Check the queue \
              and its doorbell (kfd_ioctl_create_queue, kfd_mmap), the ring and the firmware; then the page tables of \
@@ -91,14 +108,16 @@ mod tests {
 
     #[test]
     fn stuck_copy_names_engine_or_signal_or_interrupt() {
-        for (arrived, has_ended, expected) in [
-            (Some(false), false, Some("suspect the engine first")),
-            (Some(true), false, Some("suspect the end of the copy first")),
-            (Some(true), true, Some("suspect the interrupt at the end of the copy")),
-            (None, true, Some("suspect the interrupt at the end of the copy")),
-            (None, false, None),
+        for (arrived, has_ended, has_begun, expected) in [
+            (Some(false), false, None, Some("suspect the engine first")),
+            (Some(false), false, Some(true), Some("suspect the engine first")),
+            (Some(false), false, Some(false), Some("suspect the doorbell and the queue first")),
+            (Some(true), false, None, Some("suspect the end of the copy first")),
+            (Some(true), true, None, Some("suspect the interrupt at the end of the copy")),
+            (None, true, None, Some("suspect the interrupt at the end of the copy")),
+            (None, false, None, None),
         ] {
-            let advice = advise_stuck_copy(StuckCopy { arrived, has_ended }, "FILE");
+            let advice = advise_stuck_copy(StuckCopy { arrived, has_ended }, "FILE", has_begun);
             let contains = |text| advice.as_deref().is_some_and(|advice| advice.contains(text));
             assert!(expected.map_or(advice.is_none(), contains), "{advice:?}");
         }
