@@ -72,7 +72,7 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// These calls open no descriptor (except `create` of ROCm 7.14), so that their errors do not name descriptors.
+/// These calls open no descriptor (except `create` from ROCm 7.14 on), so that their errors do not name descriptors.
 #[test]
 fn lack_of_memory_is_not_lack_of_descriptors() {
     run_on_releases(|machine| {
@@ -83,7 +83,7 @@ fn lack_of_memory_is_not_lack_of_descriptors() {
         assert_eq!(error.call(), None);
         machine.simulation.set_faults("hsa_amd_vmem_handle_create=0x1008".parse().unwrap());
         let error = vmm.create(granule, &machine.shareable_on(0)).unwrap_err();
-        let expected = match vmm.quirks().export_keeps_descriptor {
+        let expected = match vmm.quirks().import_needs_descriptor {
             true => ErrorKind::OutOfDescriptors,
             false => ErrorKind::OutOfMemory {
                 call: "hsa_amd_vmem_handle_create",

@@ -14,8 +14,8 @@ pub(super) const CREATE: &str = "hsa_amd_vmem_handle_create";
 /// The functions that allocate memory of a pool.
 pub(super) const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", CREATE];
 
-/// The beginnings of the names of functions that open a file descriptor. ROCm 7.14 also opens a descriptor when it
-/// creates memory; `Vmm::create` checks for this.
+/// The beginnings of the names of functions that open a file descriptor. ROCm 7.14 and rocddi also open a descriptor
+/// when they create memory; `Vmm::create` checks for this.
 const OPENING: [&str; 6] = [
     "hsa_amd_vmem_map",
     "hsa_amd_vmem_set_access",

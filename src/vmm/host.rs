@@ -112,7 +112,7 @@ impl Shared {
                 self.rejects_cpu_pools.store(true, Ordering::Relaxed);
                 Ok(None)
             }
-            Err(failure) => Err(ErrorKind::of_call(failure, size)),
+            Err(failure) => Err(self.failed_create(failure, size)),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::agent::AgentKind;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::handle::HandleType;
 use crate::hip::HipProfile;
-use crate::native::{Native, Status, out_of_descriptors};
+use crate::native::{Failure, Native, Status, out_of_descriptors};
 use crate::pool::Pool;
 use hsa_sys::MEMORY_TYPE_PINNED;
 
@@ -152,15 +152,22 @@ impl Shared {
         let native = created.map_err(|failure| match failure.status {
             // rocddi exports the function that `has_mapping_types` looks for, but rejects the flag.
             Status::INVALID_ARGUMENT if properties.gpu_direct_rdma => Feature::GpuDirectRdma.into(),
-            // A runtime that keeps exported descriptors (ROCm 7.14) opens a descriptor when it creates memory.
+            _ => self.failed_create(failure, size),
+        })?;
+        Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
+    }
+
+    /// Returns the error for a failed call of `hsa_amd_vmem_handle_create`.
+    pub(super) fn failed_create(&self, failure: Failure, size: usize) -> ErrorKind {
+        match failure.status {
+            // ROCm 7.14 and rocddi open a descriptor for each handle. These runtimes have this quirk.
             Status::OUT_OF_RESOURCES | Status::ERROR
-                if self.quirks.export_keeps_descriptor && out_of_descriptors() =>
+                if self.quirks.import_needs_descriptor && out_of_descriptors() =>
             {
                 ErrorKind::OutOfDescriptors
             }
             _ => ErrorKind::of_call(failure, size),
-        })?;
-        Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
+        }
     }
 
     /// Returns whether the runtime supports mapping types of dma-bufs and PCIe devices can access all memory of the
