@@ -312,7 +312,7 @@ impl Prober<'_> {
     }
 
     /// Changes the access to the first mapping and, if it exists, to the second mapping. Returns whether the runtime
-    /// has granted the CPU access.
+    /// has granted the CPU access, and has made each later change to the first mapping.
     fn probe_access(&self, base: usize, second: Option<usize>, findings: &mut Findings) -> bool {
         const READ: u32 = sys::HSA_ACCESS_PERMISSION_RO;
         const READ_WRITE: u32 = sys::HSA_ACCESS_PERMISSION_RW;
@@ -336,7 +336,8 @@ impl Prober<'_> {
                 record!(findings.peer_after_owner_fails = true);
             }
         }
-        self.cpu.is_some()
+        // If a grant failed, `grant` has filled any hole, so that the unmap shows nothing.
+        changed && self.cpu.is_some()
     }
 
     /// Creates a file that is not memory of a GPU. The file is not empty, because rocddi rejects empty files

@@ -2,7 +2,8 @@
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the affected
 //! implementations and versions. Opening a `Vmm` [probes](crate::vmm::Probing) for the quirks that a harmless call
-//! reveals, and these results override the version. On an [unknown](Implementation::Unknown) runtime, three kinds of
+//! reveals, and these results override the version, except that a probe cannot exclude `cpu_unmap_leaves_hole` if the
+//! version has it. On an [unknown](Implementation::Unknown) runtime, three kinds of
 //! quirks are enabled: the quirks that probes find, the quirks that a probe could exclude but has not, and quirks that
 //! can crash the process and whose workaround is harmless. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix. Disabling
