@@ -189,10 +189,10 @@ hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
 hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocationHandle_t handle,
                                          hipMemAllocationHandleType type,
                                          unsigned long long flags);
-/* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases).
- * A value below 65,536 is a descriptor, and any other value is a pointer. The caller still owns the
- * descriptor. With hipMemHandleTypeFabric, `os_handle` is a pointer to a hipMemFabricHandle_t that this
- * library has exported. Handles that HIP has exported are rejected, because they contain no size. */
+/* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases). A value below
+ * 65,536 is a descriptor. Any other value is a pointer if it is the address of readable memory, else a descriptor. The
+ * caller still owns the descriptor. With hipMemHandleTypeFabric, `os_handle` is a pointer to a hipMemFabricHandle_t
+ * that this library has exported. Handles that HIP has exported are rejected, because they contain no size. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
                                            hipMemAllocationHandleType type);
 typedef enum hipMemRangeHandleType {
