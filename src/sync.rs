@@ -15,7 +15,7 @@
 //! | `src/buffer/mod.rs`: `grants` | the access of agents to a buffer | during calls of the `Vmm` that change it |
 //! | `src/buffer/handle_pool.rs`: `state` | handles that are ready | not during calls of the `Vmm` |
 //! | `src/vmm/ledger/reservations.rs`: `writer` | what is mapped in a reservation ([`Rank::Reservation`]) | during the runtime's calls of an operation |
-//! | `src/native/descriptor.rs`: `reserve` | the spare descriptor | during the calls that need a descriptor, if they must not fail or no other descriptor is free |
+//! | `src/native/descriptor.rs`: `spare` | the spare descriptor | during the calls that need a descriptor, if they must not fail or no other descriptor is free |
 //! | `src/vmm/ledger/reservations.rs`: `tree` | the index of reservations ([`Rank::Index`]) | for a look-up or a change |
 //! | `src/vmm/ledger/reservations.rs`: `mappings` | a reservation's mappings ([`Rank::Mappings`]) | for look-ups; at the end of an operation for the change |
 //! | `src/vmm/ledger/handles.rs`: `Shard` | a part of the table of handles ([`Rank::Handles`]) | for a look-up or a change |

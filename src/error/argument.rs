@@ -292,7 +292,9 @@ pub enum Problem {
     #[error("is not memory of this fabric: it was released, or the handle was modified")]
     UnknownFabricMemory,
     /// The requested address is not available.
-    #[error("is not available: it is in use or not aligned; let the runtime choose, or free it")]
+    #[error(
+        "is not available: it is in use, not aligned or below 16 MiB; let the runtime choose, or free it"
+    )]
     AddressTaken,
     /// Two ranges that must be disjoint overlap.
     #[error("overlaps the other range")]

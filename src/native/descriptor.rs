@@ -1,4 +1,4 @@
-//! Checks whether this process has a free file descriptor, and keeps one in reserve.
+//! Checks whether this process has a free file descriptor, and keeps one to spare.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -25,32 +25,32 @@ pub(crate) fn out_of_descriptors() -> bool {
 pub(crate) struct SpareDescriptors {
     /// The descriptor that [`none_free`](Self::none_free) duplicates.
     probe: Option<OwnedFd>,
-    /// The descriptor that [`with_reserve`](Self::with_reserve) closes.
-    reserve: Mutex<Option<OwnedFd>>,
+    /// The descriptor that [`with_spare`](Self::with_spare) closes.
+    spare: Mutex<Option<OwnedFd>>,
 }
 
 impl SpareDescriptors {
     /// Opens the descriptors. If this fails, [`none_free`](Self::none_free) opens a file on each call.
     pub fn open() -> Self {
-        Self { probe: open().ok(), reserve: Mutex::new(open().ok()) }
+        Self { probe: open().ok(), spare: Mutex::new(open().ok()) }
     }
 
     /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, or if `act` must not fail, first
-    /// closes the reserve, and opens it again after `act`. If another thread has used the descriptor in the meantime, a
-    /// later call opens the reserve again. `act` must not call this function: the reserve is locked.
+    /// closes the spare descriptor, and opens it again after `act`. If another thread has used the descriptor in the meantime, a
+    /// later call opens the spare descriptor again. `act` must not call this function: the lock is held.
     ///
     /// An `act` that must not fail, such as a rollback, does not rely on a free descriptor, because another thread can
     /// take the descriptor before `act` does.
-    pub fn with_reserve<T>(&self, must_not_fail: bool, act: impl FnOnce() -> T) -> T {
-        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn with_spare<T>(&self, must_not_fail: bool, act: impl FnOnce() -> T) -> T {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if !must_not_fail && !self.none_free() {
-            *reserve = reserve.take().or_else(|| open().ok());
-            drop(reserve);
+            *spare = spare.take().or_else(|| open().ok());
+            drop(spare);
             return act();
         }
-        drop(reserve.take());
+        drop(spare.take());
         let result = act();
-        *reserve = open().ok();
+        *spare = open().ok();
         result
     }
 
@@ -73,27 +73,28 @@ mod tests {
     #[test]
     fn none_free_is_false_while_descriptors_are_free() {
         for probe in [open().ok(), None] {
-            assert!(!SpareDescriptors { probe, reserve: Mutex::default() }.none_free());
+            assert!(!SpareDescriptors { probe, spare: Mutex::default() }.none_free());
         }
     }
 
     #[test]
     fn unneeded_reserve_stays_open_if_act_may_fail() {
-        let spare = SpareDescriptors::open();
+        let descriptors = SpareDescriptors::open();
         for must_not_fail in [false, true] {
-            let is_locked = spare.with_reserve(must_not_fail, || spare.reserve.try_lock().is_err());
+            let is_locked =
+                descriptors.with_spare(must_not_fail, || descriptors.spare.try_lock().is_err());
             assert_eq!(is_locked, must_not_fail);
-            assert!(spare.reserve.lock().unwrap().is_some());
+            assert!(descriptors.spare.lock().unwrap().is_some());
         }
     }
 
     #[test]
     fn none_free_leaves_no_descriptor_open() {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let spare = SpareDescriptors::open();
+        let descriptors = SpareDescriptors::open();
         let (count_before, calls) = (count(), 500);
         for _ in 0..calls {
-            assert!(!spare.none_free() && !out_of_descriptors());
+            assert!(!descriptors.none_free() && !out_of_descriptors());
         }
         // Other tests open descriptors at the same time.
         assert!(count() < count_before + calls / 2);

@@ -137,6 +137,10 @@ pub(crate) enum NotReplaced {
 /// mappings, the kernel even rejects a `mmap` that leaves their number as it is, so this function unmaps the range
 /// first. This makes room only if no mapping extends past the range; otherwise the function fails and changes nothing.
 ///
+/// If `mmap` with `FIXED` fails for another reason, the kernel may have unmapped the range first (up to Linux 6.11), and
+/// another thread may have mapped memory there. At the limit, `mmap` fails before it looks at the range (`do_mmap` in
+/// mm/mmap.c), even with `FIXED_NOREPLACE`. This tells the cases apart.
+///
 /// # Safety
 /// Only this library and the runtime use the mappings in the range.
 unsafe fn replace(
@@ -146,7 +150,9 @@ unsafe fn replace(
 ) -> Result<(), NotReplaced> {
     match map(MapFlags::FIXED) {
         Ok(()) => Ok(()),
-        Err(Errno::NOMEM) if !is_merged(address, size) => {
+        Err(Errno::NOMEM)
+            if fill_hole(address, size) == Err(Errno::NOMEM) && !is_merged(address, size) =>
+        {
             // SAFETY: the caller guarantees that the old mappings may be replaced.
             unsafe { munmap(address as *mut c_void, size) }.map_err(NotReplaced::Failed)?;
             // Fails if another thread has mapped memory in the hole.
@@ -235,9 +241,9 @@ pub(crate) enum Blocked {
 /// the kernel's limit of mappings, keeps the mappings and removes all access to them.
 ///
 /// # Errors
-/// `NOMEM` if a part is not mapped, or if the kernel would have to split a mapping, and the process has reached the
-/// limit of mappings. A part can be unmapped only since this call, if the kernel has unmapped it before it failed, and
-/// has no memory to map it again.
+/// `NOMEM` if the kernel would have to split a mapping, and the process has reached the limit of mappings. Another error
+/// of `mmap` if the kernel has failed for another reason: it may have unmapped the range, so that another thread could
+/// map memory there.
 ///
 /// # Safety
 /// As for [`map_shared`].
@@ -246,9 +252,15 @@ pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<Blocked
     unsafe {
         match map_inaccessible(address, size, MapFlags::FIXED) {
             Ok(()) => Ok(Blocked::Replaced),
-            // Succeeds if the kernel has unmapped the range before it failed.
-            Err(_) if fill_hole(address, size).is_ok() => Ok(Blocked::Replaced),
-            Err(_) => protect(address, size, ProtFlags::empty()).map(|()| Blocked::Kept),
+            Err(_) => match fill_hole(address, size) {
+                // The kernel had unmapped the range before it failed.
+                Ok(()) => Ok(Blocked::Replaced),
+                // At the limit, the kernel rejects every `mmap` before it looks at the range (see `replace`).
+                Err(Errno::NOMEM) => {
+                    protect(address, size, ProtFlags::empty()).map(|()| Blocked::Kept)
+                }
+                Err(errno) => Err(errno),
+            },
         }
     }
 }

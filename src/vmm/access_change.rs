@@ -329,13 +329,13 @@ impl Shared {
         if request.list.is_empty() {
             return Ok(());
         }
-        let result = self.call_locking(|native| {
+        let result = self.call_shared(|native| {
             // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
             // The runtime maps with `MAP_FIXED`: the kernel may have unmapped the old mapping before it failed.
-            self.fill_hole_with_reserve(range)?;
+            self.fill_hole_with_spare(range)?;
         }
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
     }

@@ -172,7 +172,7 @@ impl Shared {
         match blocked {
             Ok(_) => Ok(()),
             // The kernel may have unmapped the view before it failed.
-            Err(_) => self.fill_hole_with_reserve(now.range()),
+            Err(_) => self.fill_hole_with_spare(now.range()),
         }
     }
 
@@ -195,18 +195,18 @@ impl Shared {
     }
 
     /// Calls a function that needs a descriptor. If no descriptor is free, or if the function must not fail, first
-    /// closes the reserved descriptor. A function must not fail if it rolls back an operation or fills a hole. The
+    /// closes the spare descriptor. A function must not fail if it rolls back an operation or fills a hole. The
     /// function must not call this method.
     pub(super) fn with_free_descriptor<T>(
         &self,
         must_not_fail: bool,
         act: impl FnOnce() -> T,
     ) -> T {
-        self.runtime.spare_descriptors().with_reserve(must_not_fail, act)
+        self.runtime.spare_descriptors().with_spare(must_not_fail, act)
     }
 
     /// Fills the address-space hole that a failed call may have left in a range.
-    pub(super) fn fill_hole_with_reserve(&self, range: AddressRange) -> Result<(), ErrorKind> {
+    pub(super) fn fill_hole_with_spare(&self, range: AddressRange) -> Result<(), ErrorKind> {
         self.with_free_descriptor(true, || fill_possible_hole(range.start, range.size))
             .map_err(|errno| hole_not_filled(range, errno))
     }

@@ -121,7 +121,7 @@ impl Vmm {
             shared.while_exporting(handle, HandleType::FABRIC, read, |(native, size)| {
                 // SAFETY: the handle is alive during the call.
                 let export = |runtime: &Native| unsafe { runtime.export_fabric(native) };
-                let exported = shared.call_not_locking(export);
+                let exported = shared.call_exclusive(export);
                 let fabric = exported.map_err(|failure| ErrorKind::of_call(failure, size))?;
                 Ok(FabricHandle::new(fabric, size))
             })
@@ -164,7 +164,7 @@ impl Shared {
         let size = size.ok_or(ErrorKind::without_value(Argument::FabricHandle, Problem::NoSize))?;
         Argument::Size.check_not_zero(size)?;
         Argument::Size.check_multiple(size, self.granule)?;
-        let imported = self.call_not_locking(|runtime| runtime.import_fabric(fabric.native()));
+        let imported = self.call_exclusive(|runtime| runtime.import_fabric(fabric.native()));
         let native: NativeHandle = imported.map_err(|failure| match failure.status {
             Status::INVALID_ARGUMENT
             | Status::INVALID_ALLOCATION

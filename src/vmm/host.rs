@@ -85,7 +85,7 @@ impl Shared {
         };
         let create = |size| {
             with_expected_failures(|| {
-                self.call_locking(|native| {
+                self.call_shared(|native| {
                     native.handle_create(pool.native, size, MEMORY_TYPE_NONE, 0)
                 })
             })

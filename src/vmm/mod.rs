@@ -120,7 +120,7 @@ use std::sync::Arc;
 /// are described in the [memory model](self#memory-model).
 ///
 /// Operations on different reservations wait for each other in four cases only: one of them exports or imports (before
-/// ROCm 10; the first grant to the CPU also exports), one of them is rolled back, the process has no free file
+/// ROCm 10; the first grant to the CPU also exports, and so does a change of GPUs' page tables), one of them is rolled back, the process has no free file
 /// descriptor, or one of them waits for the GPUs ([`VmmOptions::with_barrier`]). Dropping the last clone and the last
 /// owned value frees everything that is still mapped, allocated or reserved. The exceptions are the addresses of
 /// [quarantined](Vmm::quarantined_ranges) reservations, and mappings, with their memory, that are quarantined one by one
@@ -388,7 +388,7 @@ impl Shared {
 
     /// Calls a function of the runtime that uses handles or mappings and takes the runtime's own lock. Holds the
     /// library lock shared, unless every function of this runtime takes the runtime's own lock.
-    fn call_locking<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    fn call_shared<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
             true => self.native().with_shared_lock(call),
             false => call(self.native()),
@@ -397,7 +397,7 @@ impl Shared {
 
     /// Calls a function of the runtime that uses handles and takes no lock before ROCm 10. Holds the library lock
     /// exclusively, unless every function of this runtime takes the runtime's own lock.
-    fn call_not_locking<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    fn call_exclusive<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
             true => self.native().with_exclusive_lock(call),
             false => call(self.native()),

@@ -146,7 +146,7 @@ impl Shared {
             true if self.has_gpu_direct_rdma(properties) => flags | PCIE,
             true => return Err(Feature::GpuDirectRdma.into()),
         };
-        let created = self.call_locking(|native| {
+        let created = self.call_shared(|native| {
             native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, flags)
         });
         let native = created.map_err(|failure| match failure.status {
@@ -206,7 +206,7 @@ impl Shared {
         // SAFETY: nothing references, maps or uses the memory. Its record was removed from the ledger, so no later
         // code uses the handle.
         let release = |native: &Native| unsafe { native.handle_release(memory.native) };
-        self.call_locking(release).map_err(|failure| ErrorKind::of_call(failure, memory.size))
+        self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, memory.size))
     }
 
     /// Returns the index of the agent that would own memory with these properties.

@@ -39,7 +39,7 @@ impl Vmm {
     ///
     /// # Errors
     /// As for [`address_reserve`](Self::address_reserve); [`ErrorKind::InvalidArgument`] with
-    /// [`Problem::AddressTaken`] if the address is not available.
+    /// [`Problem::AddressTaken`] if the address is not available. Addresses below 16 MiB never are.
     pub fn address_reserve_at(&self, address: Address, size: usize) -> Result<Address, Error> {
         self.run(Operation::AddressReserve, |shared| {
             Ok(shared.reserve(size, 0, address, true)?.range().address())

@@ -26,7 +26,7 @@ impl Shared {
     /// # Safety
     /// The reservation is locked, the range is empty, and the handle counts the mapping.
     pub(super) unsafe fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
-        self.call_locking(|native| {
+        self.call_shared(|native| {
             // SAFETY: the caller guarantees that the range is locked and empty, and that the handle is alive, because
             // it counts the mapping.
             unsafe { native.map(mapping.start, mapping.size, mapping.native) }
@@ -39,7 +39,7 @@ impl Shared {
     /// # Safety
     /// The range is [locked](self), and mapped.
     pub(super) unsafe fn unmap_in_runtime(&self, range: AddressRange) -> Result<(), ErrorKind> {
-        self.call_locking(|native| {
+        self.call_shared(|native| {
             // SAFETY: the caller guarantees that the range is locked and mapped. Code that still uses the memory
             // dereferences a dangling pointer, which requires `unsafe` there.
             unsafe { native.unmap(range.start, range.size) }
@@ -53,7 +53,7 @@ impl Shared {
         // Queries an address in the middle, because AMD's runtime also finds a mapping by the address at its end.
         let inside = mapping.start + mapping.size / 2;
         let Some(gpu) = self.runtime.gpus().next() else { return Err(Feature::Gpu.into()) };
-        self.call_locking(|native| native.is_mapped(inside, gpu.native))
+        self.call_shared(|native| native.is_mapped(inside, gpu.native))
             .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
@@ -79,7 +79,7 @@ impl Shared {
             return replaced.or_else(|failure| match failure {
                 // If the old mapping is inaccessible already, it stays. The kernel cannot replace a part of a mapping
                 // at its limit of mappings.
-                NotReplaced::Failed(_) => self.fill_hole_with_reserve(range),
+                NotReplaced::Failed(_) => self.fill_hole_with_spare(range),
                 NotReplaced::Hole(errno) => Err(not_filled(errno)),
             });
         }

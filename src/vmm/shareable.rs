@@ -135,8 +135,8 @@ impl Shared {
         }
         let (flags, runtime_keeps) = (mapping_type.into(), self.quirks.export_keeps_descriptor);
         // SAFETY: the caller guarantees that the memory stays alive during the call.
-        let exported = self
-            .call_not_locking(|runtime| unsafe { runtime.export(native, flags, runtime_keeps) });
+        let exported =
+            self.call_exclusive(|runtime| unsafe { runtime.export(native, flags, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
         if !runtime_keeps {
             // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); other runtimes may not.
@@ -193,7 +193,7 @@ impl Shared {
         };
         let copy = copy.transpose().map_err(|errno| ErrorKind::of_system("fcntl", errno))?;
         let source = copy.as_ref().map_or(descriptor, |copy| copy.as_fd());
-        let imported = self.call_not_locking(|native| native.import(source));
+        let imported = self.call_exclusive(|native| native.import(source));
         let native = imported.map_err(|failure| match failure.status {
             // The runtime returns these two statuses for invalid descriptors, and also if no descriptor is free.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
@@ -214,7 +214,7 @@ impl Shared {
     /// The handle is alive.
     unsafe fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
         // SAFETY: the caller guarantees that the handle is alive.
-        let pool = self.call_not_locking(|runtime| unsafe { runtime.pool_of(native) }).ok();
+        let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
         let pool_owner = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool))

@@ -281,7 +281,9 @@ impl LockedTable<'_> {
         if let Err(error) = &taken
             && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
         {
-            self.empty_unmapped_ahead(0..self.core.page_count);
+            // Not the pages in `pages`, whose number the caller has counted.
+            self.empty_unmapped_ahead(0..pages.start);
+            self.empty_unmapped_ahead(pages.end..self.core.page_count);
             let ahead = self.mapped_ahead(0..self.core.page_count);
             let others: Vec<_> = ahead.filter(|page| !pages.contains(page)).collect();
             if !others.is_empty() && self.empty_pages(others).is_ok() {

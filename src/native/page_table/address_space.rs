@@ -151,7 +151,7 @@ impl Buffer<'_> {
         permissions: PagePermissions,
     ) -> Result<(), FailedCall> {
         match self {
-            // SAFETY: the caller guarantees the condition of `DrmBuffer::replace`, which is the same.
+            // SAFETY: the caller guarantees the condition of `DrmBuffer::write_entries`, which is the same.
             Self::Drm(buffer) => unsafe {
                 buffer.write_entries(address, size, offset, permissions)
             },
@@ -171,10 +171,10 @@ impl Buffer<'_> {
 }
 
 impl DrmBuffer<'_> {
-    /// Implements [`Buffer::replace`].
+    /// Implements [`Buffer::write_entries`].
     ///
     /// # Safety
-    /// As for [`Buffer::replace`].
+    /// As for [`Buffer::write_entries`].
     unsafe fn write_entries(
         &self,
         address: usize,
