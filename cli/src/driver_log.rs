@@ -6,8 +6,8 @@ use crate::subcommands::bringup::{call_and_error, count_failures, returned_error
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeSet;
 use std::env;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
@@ -71,22 +71,53 @@ fn is_failure(line: &str) -> bool {
 #[derive(Debug)]
 pub struct DriverLog {
     kernel: KernelLog,
-    emulated: Option<File>,
+    emulated: Option<EmulatedLog>,
+}
+
+/// The log of the emulated driver: an own file, or the file that the user chose.
+#[derive(Debug)]
+struct EmulatedLog {
+    file: File,
+    is_users: bool,
+}
+
+impl EmulatedLog {
+    /// Opens the log, so that only later lines are read. Returns `None` for a user's file that cannot be read, such as a
+    /// pipe.
+    fn open() -> Option<Self> {
+        let Some(path) = env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty()) else {
+            let file = memfd_create("driver log", MemfdFlags::CLOEXEC).ok()?;
+            return Some(Self { file: file.into(), is_users: false });
+        };
+        // Opening a pipe would block.
+        fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let mut file = File::open(path).ok()?;
+        file.seek(SeekFrom::End(0)).ok()?;
+        Some(Self { file, is_users: true })
+    }
+
+    /// Reads what was logged since the previous call of this method, or since [`open`](Self::open).
+    fn read(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        if self.is_users {
+            return self.file.read_to_end(bytes).map(drop);
+        }
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.read_to_end(bytes)?;
+        // Workers append, so the file can be truncated while they run.
+        self.file.set_len(0)
+    }
 }
 
 impl DriverLog {
-    /// Opens the logs, so that only later lines are read. If the user chose a file for the emulated driver's log, does
-    /// not read that file.
+    /// Opens the logs, so that only later lines are read.
     pub fn open() -> Self {
-        let is_captured =
-            is_driver_emulated() && env::var_os(LOG_VARIABLE).is_none_or(|path| path.is_empty());
-        let create = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
-        Self { kernel: KernelLog::open_at_end(), emulated: create().filter(|_| is_captured) }
+        let emulated = is_driver_emulated().then(EmulatedLog::open).flatten();
+        Self { kernel: KernelLog::open_at_end(), emulated }
     }
 
     /// Makes the emulated driver of a worker process write to this log.
     pub fn apply(&self, command: &mut Command) {
-        if let Some(file) = &self.emulated {
+        if let Some(EmulatedLog { file, is_users: false }) = &self.emulated {
             command
                 .env(LOG_VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
         }
@@ -98,12 +129,9 @@ impl DriverLog {
         let kernel = self.kernel.new_lines().unwrap_or_default();
         let kernel = kernel.into_iter().map(|line| format!("{KERNEL_PREFIX}{line}"));
         let mut lines: Vec<_> = kernel.collect();
-        let Some(file) = &mut self.emulated else { return lines };
+        let Some(log) = &mut self.emulated else { return lines };
         let mut bytes = Vec::new();
-        let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
-        // Workers append, so the file can be truncated while they run.
-        let result = read.and_then(|_| file.set_len(0));
-        if let Err(error) = result {
+        if let Err(error) = log.read(&mut bytes) {
             lines.push(format!("driver: (cannot read its log: {error})"));
         }
         let text = String::from_utf8_lossy(&bytes);

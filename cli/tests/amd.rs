@@ -191,31 +191,39 @@ fn emulate_logs_failing_driver_calls() {
     }
 }
 
-/// `conform` prints the failure first. Titles precede the context of the failure, and the source of the case.
+/// `conform` prints the failure first. Titles precede the context of the failure, and the source of the case. The report
+/// contains the driver's requests also if the user chose a file for the driver's log.
 #[test]
 fn context_of_a_failed_case_has_a_title() {
     for fetched in test::fetch_selected_releases("context_of_a_failed_case_has_a_title") {
         let case = "map.memory.whole_handle";
         let arguments = ["conform", "--failures-only", "--filter", case];
-        let output = run_emulated(fetched, &["--fault", "GEM_VA.MAP=ENOMEM"], &arguments);
-        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-        let text = stdout(&output);
-        let (_, text) =
-            text.split_once(&format!("\n{case}\n  ")).unwrap_or_else(|| panic!("{text}"));
-        let mut rest = text;
-        for part in [
-            "should have succeeded: cannot set access",
-            "\n  requests that failed during the case:\n    | driver: ",
-            " GEM_VA ",
-            " = ENOMEM ",
-            "\n  expected by: ",
-            "\n  reproduce: ",
-            "bringup",
-        ] {
-            let position =
-                rest.find(part).unwrap_or_else(|| panic!("{part:?} is not in its place: {text}"));
-            rest = &rest[position + part.len()..];
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let options = ["--fault", "GEM_VA.MAP=ENOMEM", "--log", log.to_str().unwrap()];
+        for options in [&options[..2], &options] {
+            let output = run_emulated(fetched, options, &arguments);
+            assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+            let text = stdout(&output);
+            let (_, text) =
+                text.split_once(&format!("\n{case}\n  ")).unwrap_or_else(|| panic!("{text}"));
+            let mut rest = text;
+            for part in [
+                "should have succeeded: cannot set access",
+                "\n  requests that failed during the case:\n    | driver: ",
+                " GEM_VA ",
+                " = ENOMEM ",
+                "\n  expected by: ",
+                "\n  reproduce: ",
+                "bringup",
+            ] {
+                let position = rest
+                    .find(part)
+                    .unwrap_or_else(|| panic!("{part:?} is not in its place: {text}"));
+                rest = &rest[position + part.len()..];
+            }
         }
+        assert!(std::fs::read_to_string(log).unwrap().contains("GEM_VA"));
     }
 }
 
