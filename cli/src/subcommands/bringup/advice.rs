@@ -370,7 +370,7 @@ pub fn advise(
     let is_told = |line: &&String| !names_engine || engine::operation(line).is_none();
     advice.extend(unfinished.filter(is_told).map(|line| advise_unfinished(line)));
     // A device that cannot be opened also fails the checks of this machine.
-    let failed_open = errors.first().filter(|line| is_open(line)).copied();
+    let failed_open = errors.first().filter(|line| is_open(line) && !is_unfinished(line)).copied();
     advice.extend(failed_open.map(|line| advise_failed_request(run, line, repeated)));
     advice.extend(checks.iter().filter_map(|check| {
         let advice = check.advice.as_ref()?;
