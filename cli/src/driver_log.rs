@@ -51,7 +51,13 @@ pub fn failed_request(line: &str) -> Option<(String, String)> {
 /// Returns the failures that the emulated driver logged in these lines, as `--redact` keeps them: the call and the error
 /// of each request, such as `kfd GET_VERSION EIO`, and the GPU faults with their addresses. Returns each failure once.
 pub fn redacted_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let failures = lines.filter_map(failed_driver_line).map(|line| {
+    redacted_requests(lines.filter_map(|line| line.strip_prefix(DRIVER_PREFIX)))
+}
+
+/// Returns the failures in these lines of the emulated driver's log, without [`DRIVER_PREFIX`], as
+/// [`redacted_failures`] does.
+pub fn redacted_requests<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let failures = lines.filter(|line| is_failure(line)).map(|line| {
         if returned_error(line) {
             let (call, error) = call_and_error(line);
             return format!("{call} {error}");

@@ -23,7 +23,7 @@ fn text_matches_the_expected_report() {
     let expected = r#"
 1 reservation of 16 MiB; 3 mappings of 6 MiB; memory: 3 allocations of 6 MiB; pool memory: 0 allocations of 0 B
 
-BASE  16 MiB  "kv cache"  6 MiB mapped, 10 MiB free in 2 holes, the largest 6 MiB (40 % fragmented)
+BASE  16 MiB  "kv cache"  6 MiB mapped, 10 MiB free in 2 gaps, the largest 6 MiB (40 % fragmented)
   +0x00000000000      4 MiB  GPU 1 in 2 mappings: GPU 0 rw, GPU 1 r (can write)
   +0x00000400000      4 MiB  free
   +0x00000800000      2 MiB  GPU 1  "odd \"page\"\n": no access

@@ -4,7 +4,7 @@ use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
 use super::engine::{self, EngineError};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
-use super::hsa::{COPY, FILL, REPLACE};
+use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
 use super::interface::{function_of, is_logged, named_in, request, suspect};
 use super::level::Level;
 use super::machine::MachineCheck;
@@ -138,12 +138,7 @@ fn suspect_named(run: &LevelRun, functions: &[&str]) -> String {
 fn advise_silent_hang(run: &LevelRun, call: Option<&Call>, driver: &[String]) -> Option<String> {
     let name = &call?.begin.call;
     if run.level == Level::Permission && run.has_logged_fault() {
-        return Some(
-            "the GPU has faulted, as this level expects, but the runtime has not learnt of the fault: suspect \
-             kfd_ioctl_wait_events first, then the event of the fault (kfd_signal_vm_fault_event, \
-             kfd_ioctl_create_event) and the interrupt of the fault"
-                .to_owned(),
-        );
+        return Some(ADVICE_ON_UNNOTICED_FAULT.to_owned());
     }
     if name.starts_with("hsa_signal_") {
         return Some(
@@ -218,6 +213,17 @@ fn advise_wrong_result(
     if run.level == Level::Offset && call == REPLACE && !is_simulation {
         return Some(environment.advise_old_entry("the entry was replaced"));
     }
+    if what.contains(NEITHER_ENDED_NOR_FAULTED) && run.has_logged_fault() {
+        return Some(ADVICE_ON_UNNOTICED_FAULT.to_owned());
+    }
+    if run.level == Level::Offset && uses_data(call) && !is_simulation {
+        return Some(format!(
+            "the engine has copied right data in earlier levels, so the GPU's page table probably names other memory: \
+             suspect the kernel's amdgpu_gem_va_ioctl first (AMDGPU_VA_OP_REPLACE; {}), then the flush of the TLB and \
+             the engine",
+            environment.page_tables()
+        ));
+    }
     if what.contains(LATE_MAPPING) && !is_simulation {
         return Some(
             "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for the fence \
@@ -277,6 +283,11 @@ fn advise_wrong_result(
 const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then frees their memory. \
      The GPU faulted meanwhile, so a queue may still exist after it was destroyed: \
      suspect kfd_ioctl_destroy_queue first";
+
+/// The advice for a fault that the level "permission" provokes, if the runtime does not learn of the fault.
+const ADVICE_ON_UNNOTICED_FAULT: &str = "the GPU has faulted, as this level expects, but the runtime has not learnt \
+     of the fault: suspect kfd_ioctl_wait_events first, then the event of the fault (kfd_signal_vm_fault_event, \
+     kfd_ioctl_create_event) and the interrupt of the fault";
 
 /// The advice for requests that fail because the GPU has no address space.
 const ADVICE_ON_ENODEV: &str = "amdkfd returns ENODEV for requests to a GPU without an address space: suspect \

@@ -8,6 +8,7 @@ use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
 use super::record::{Argument, StuckCopy, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
+use crate::driver_log::redacted_requests;
 use crate::provenance::Privacy;
 use serde::Serialize;
 
@@ -167,9 +168,13 @@ impl Failure {
 }
 
 impl Failure {
-    /// With `--redact`, removes the lines of all logs.
+    /// With `--redact`, removes the lines of all logs, except for the call and the error of each failed request.
     pub fn remove_logs(&mut self, privacy: &Privacy) {
-        let logs = [&mut self.failed_requests, &mut self.runtime].into_iter();
+        if privacy.is_redacting() {
+            let failed = self.failed_requests.iter().map(String::as_str);
+            self.failed_requests = redacted_requests(failed);
+        }
+        let logs = [&mut self.runtime].into_iter();
         let logs = logs.chain(&mut self.driver).chain(self.kernel.as_mut().ok());
         logs.for_each(|lines| privacy.clean_lines(lines));
     }

@@ -72,30 +72,46 @@ pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Opti
         // Descriptors belong to the process, other identifiers to a device.
         let has_same_meaning = |id: &str| id.starts_with("fd=") || other_device == device;
         other_name != name
+            && line.contains(" -> ")
             && identifiers(arguments)
                 .any(|id| has_same_meaning(id) && line.split(' ').any(|word| word == id))
     };
+    // For example "1:1 0.1 drm0 OPEN descriptor=8".
+    let device_file = arguments.split(' ').find_map(|word| word.strip_prefix("drm_fd="));
+    let opens_device = |line: &str| {
+        device_and_name(line).1 == Some("OPEN")
+            && device_file.is_some_and(|number| line.ends_with(&format!(" descriptor={number}")))
+    };
     lines
         .take_while(|line| *line != failed)
-        .filter(|line| line.starts_with(process) && line.contains(" -> ") && uses_object(line))
+        .filter(|line| line.starts_with(process) && (uses_object(line) || opens_device(line)))
         .last()
 }
 
 /// Returns whether a request may have failed because the GPU has no address space: it returned ENODEV, although an
-/// earlier ACQUIRE_VM of the same process succeeded.
-pub fn lacks_address_space<'a>(mut lines: impl Iterator<Item = &'a str>, failed: &str) -> bool {
+/// earlier ACQUIRE_VM of the same process succeeded. No other request that needs the address space succeeded.
+pub fn lacks_address_space<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> bool {
     let Some(process) = failed.split_inclusive(':').next() else { return false };
-    let (device, name) = device_and_name(failed);
-    let needs_address_space =
-        device == Some("kfd") && name.is_some_and(|name| NEED_ADDRESS_SPACE.contains(&name));
-    let is_acquired = |line: &str| {
-        line.starts_with(process)
-            && device_and_name(line) == (Some("kfd"), Some("ACQUIRE_VM"))
-            && line.contains(" -> ")
+    let needs_address_space = |line: &str| {
+        let (device, name) = device_and_name(line);
+        device == Some("kfd") && name.is_some_and(|name| NEED_ADDRESS_SPACE.contains(&name))
     };
-    needs_address_space
-        && failed.contains(" = ENODEV ")
-        && lines.by_ref().take_while(|line| *line != failed).any(is_acquired)
+    if !needs_address_space(failed) || !failed.contains(" = ENODEV ") {
+        return false;
+    }
+    let gpu = failed.split(' ').find(|word| word.starts_with("gpu_id="));
+    let is_same_gpu = |line: &str| gpu.is_none_or(|gpu| line.split(' ').any(|word| word == gpu));
+    let mut is_acquired = false;
+    for line in lines.take_while(|line| *line != failed) {
+        if !line.starts_with(process) || !line.contains(" -> ") {
+            continue;
+        }
+        if needs_address_space(line) && is_same_gpu(line) {
+            return false;
+        }
+        is_acquired |= device_and_name(line) == (Some("kfd"), Some("ACQUIRE_VM"));
+    }
+    is_acquired
 }
 
 /// Returns the last earlier call that returned success, but set an argument of `call` to 0, and the name of this
@@ -167,6 +183,14 @@ mod tests {
         ] {
             assert_eq!(lacks_address_space(log.into_iter(), failed), expected, "{log:?}");
         }
+        let earlier =
+            "1:1 0.1 kfd ALLOC_MEMORY_OF_GPU gpu_id=4097 size=0x1000 -> handle=0x5 (1.0 us)";
+        let queue = |gpu| format!("1:1 0.2 kfd CREATE_QUEUE gpu_id={gpu} = ENODEV (1.0 us)");
+        for (gpu, expected) in [(4097, false), (4098, true)] {
+            let queue = queue(gpu);
+            let log = [acquired, earlier, &queue];
+            assert_eq!(lacks_address_space(log.into_iter(), &queue), expected, "{log:?}");
+        }
     }
 
     #[test]
@@ -187,5 +211,8 @@ mod tests {
         let import = "1:1 0.5 drm0 PRIME_FD_TO_HANDLE handle=0 fd=7 = EIO (1.0 us)";
         let export = "1:1 0.4 kfd EXPORT_DMABUF handle=0x5 fd=0 -> fd=7 (1.0 us)";
         assert_eq!(last_user([export, import].into_iter(), import), Some(export));
+        let acquire = "1:1 0.2 kfd ACQUIRE_VM drm_fd=8 gpu_id=4097 = EINVAL (1.8 us)";
+        let open = ["1:1 0.1 drm0 OPEN descriptor=8", "1:1 0.1 drm0 OPEN descriptor=7"];
+        assert_eq!(last_user([open[0], open[1], acquire].into_iter(), acquire), Some(open[0]));
     }
 }

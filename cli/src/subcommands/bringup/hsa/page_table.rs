@@ -11,6 +11,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// What [`Hsa::wait_for_fault`] reports after its time limit.
+pub const NEITHER_ENDED_NOR_FAULTED: &str = "the copy neither ended nor faulted";
+
 /// The function that replaces entries.
 pub const REPLACE: &str = "amdgpu_bo_va_op_raw";
 
@@ -245,7 +248,7 @@ impl Hsa<'_> {
                 };
                 (result, None, vec![])
             });
-        faulted.ok_or_else(|| self.recorder.fail("the copy neither ended nor faulted"))
+        faulted.ok_or_else(|| self.recorder.fail(NEITHER_ENDED_NOR_FAULTED))
     }
 
     /// Closes an exported descriptor.
