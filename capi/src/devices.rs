@@ -34,8 +34,8 @@ pub struct Devices {
 }
 
 /// Selects the visible GPUs by the lists of numbers and UUIDs (`GPU-…`) in the environment. As in HIP,
-/// `CUDA_VISIBLE_DEVICES` is used only if `HIP_VISIBLE_DEVICES` is unset or empty. If both variables are unset or
-/// empty, all GPUs are visible. The numbers in these variables count the devices that `ROCR_VISIBLE_DEVICES` selects.
+/// `CUDA_VISIBLE_DEVICES` is used only if `HIP_VISIBLE_DEVICES` is unset. If both variables are unset, all GPUs are
+/// visible. An empty list selects no GPU (seen with HIP 6.4.3 and 7.2.4). The numbers in these variables count the devices that `ROCR_VISIBLE_DEVICES` selects.
 /// AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself. For the simulation, this function applies the variable.
 pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
@@ -45,7 +45,7 @@ pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<Stri
     }
     let hip_variables = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
     let mut lists = hip_variables.iter().filter_map(|name| variable(name));
-    if let Some(list) = lists.find(|list| !list.is_empty()) {
+    if let Some(list) = lists.next() {
         gpus = select_as_hip(&gpus, &list);
     }
     Devices { gpus: gpus.into_iter().map(Agent::id).collect() }

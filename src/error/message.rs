@@ -16,13 +16,15 @@ pub(super) const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", CREATE
 
 /// The beginnings of the names of functions that open a file descriptor. ROCm 7.14 and rocddi also open a descriptor
 /// when they create memory; `Vmm::create` checks for this.
-const OPENING: [&str; 6] = [
+const OPENING: [&str; 7] = [
     "hsa_amd_vmem_map",
     "hsa_amd_vmem_set_access",
     "hsa_amd_vmem_export_",
     "hsa_amd_vmem_import_",
     "hsa_amd_portable_export_dmabuf",
     "hsa_amd_ipc_memory_",
+    // Only in the simulation.
+    "hsa_amd_memory_lock",
 ];
 
 /// Returns whether a function opens a file descriptor, so that it can fail because no descriptor is free.

@@ -4,7 +4,10 @@
 //! This module reads a peer's credentials through libc, because rustix's type cannot represent the process number 0.
 //! The kernel reports this number for a process that has no number in this process's PID namespace.
 
+use core::ffi::c_void;
 use core::mem::MaybeUninit;
+use core::ptr::{null, null_mut};
+use libc::{pthread_create, pthread_detach, pthread_setname_np};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{
@@ -17,6 +20,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// The maximum number of descriptors in a message (`SCM_MAX_FD`). If the buffer were smaller, the kernel would close
@@ -224,17 +228,41 @@ pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
-    let (closed_sender, closed) = std::sync::mpsc::channel();
-    let descriptors = ManuallyDrop::new(descriptors);
-    let thread = std::thread::Builder::new().name("hsa-vmm close".to_owned());
-    let spawned = thread.spawn(move || {
-        drop(ManuallyDrop::into_inner(descriptors));
-        let _ = closed_sender.send(());
-    });
-    match spawned {
-        Ok(_) => drop(closed.recv_timeout(CLOSE_TIME)),
-        Err(error) => crate::log::event!(WARN, %error, "received descriptors stay open"),
+    let (sender, closed) = std::sync::mpsc::channel();
+    let closing = Box::into_raw(Box::new(Closing { descriptors, sender }));
+    let mut thread = MaybeUninit::uninit();
+    // Not a thread of the standard library: at the kernel's limit of mappings, such a thread can end the process, because
+    // it maps a stack for its signal handlers.
+    // SAFETY: `thread` is writable. The new thread owns `closing`.
+    match unsafe { pthread_create(thread.as_mut_ptr(), null(), close_in_thread, closing.cast()) } {
+        0 => {
+            // SAFETY: the thread was created, and nothing joins it.
+            unsafe {
+                pthread_setname_np(thread.assume_init(), c"hsa-vmm close".as_ptr());
+                pthread_detach(thread.assume_init());
+            }
+            let _ = closed.recv_timeout(CLOSE_TIME);
+        }
+        errno => {
+            let errno = Errno::from_raw_os_error(errno);
+            crate::log::event!(WARN, %errno, "received descriptors stay open");
+            // `closing` is leaked, so that nothing is closed.
+        }
     }
+}
+
+/// What a thread of [`close_foreign`] closes.
+struct Closing {
+    descriptors: Vec<OwnedFd>,
+    sender: Sender<()>,
+}
+
+extern "C" fn close_in_thread(closing: *mut c_void) -> *mut c_void {
+    // SAFETY: `close_foreign` passes a box to this thread only.
+    let Closing { descriptors, sender } = *unsafe { Box::from_raw(closing.cast::<Closing>()) };
+    drop(descriptors);
+    let _ = sender.send(());
+    null_mut()
 }
 
 /// A change of the lock on a byte.

@@ -51,8 +51,8 @@ extern "C" {
 #include <hip/hsavmm/errors.h>
 
 /* The number of a GPU, from 0: the GPU's index among the visible GPUs. HIP_VISIBLE_DEVICES selects the visible GPUs. If
- * this variable is unset or empty, CUDA_VISIBLE_DEVICES selects them. If both are unset or empty, all GPUs of the
- * runtime are visible. */
+ * this variable is unset, CUDA_VISIBLE_DEVICES selects them. If both are unset, all GPUs of the runtime are visible. An
+ * empty list selects no GPU. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
 /* These handles are numbers, not pointers. The numbers of streams and events are never reused in a process. */

@@ -216,8 +216,9 @@ fn environment_selects_devices() {
     assert_eq!(hip("2, 1"), chosen(&[2]));
     assert_eq!(hip("2,01"), chosen(&[2]));
     assert_eq!(hip("-1"), none);
-    // The library ignores an empty list.
-    assert_eq!(hip(""), all);
+    // An empty list selects no device (seen with HIP 6.4.3 and 7.2.4).
+    assert_eq!(hip(""), none);
+    assert_eq!(devices(&program, &[("CUDA_VISIBLE_DEVICES", "")]), none);
     assert_eq!(devices(&program, &[("CUDA_VISIBLE_DEVICES", "3")]), chosen(&[3]));
     assert_eq!(
         devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "0")]),
@@ -225,7 +226,7 @@ fn environment_selects_devices() {
     );
     assert_eq!(
         devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "")]),
-        chosen(&[3])
+        none
     );
     // AMD's runtime accepts spaces, and a repeated number ends the list.
     let rocr = |list| devices(&program, &[("ROCR_VISIBLE_DEVICES", list)]);

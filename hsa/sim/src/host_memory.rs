@@ -51,7 +51,7 @@ pub(crate) unsafe fn lock(
         return Ok(());
     }
     let in_use = |at| state.reservation_at(at).is_some() || state.allocation_at(at).is_some();
-    if in_use(start) || in_use(last) || !host_is_writable(start, size) {
+    if in_use(start) || in_use(last) || !host_is_writable(start, size)? {
         return Err(HSA_STATUS_ERROR);
     }
     let locked = Allocation {
@@ -74,11 +74,13 @@ pub(crate) unsafe fn lock(
 
 /// Returns whether the process can read and write every page of a range, as the driver requires for memory that it pins.
 /// Does not change the memory. The range must not wrap around.
-fn host_is_writable(address: usize, size: usize) -> bool {
-    let Ok(maps) = File::open("/proc/self/maps") else { return false };
+fn host_is_writable(address: usize, size: usize) -> HsaResult<bool> {
+    // No descriptor is free.
+    let maps = File::open("/proc/self/maps").map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     let has_writable_mappings = query_writable(&maps, address, size);
-    has_writable_mappings.unwrap_or_else(|| !lists_read_only(maps, address, size))
-        && host_is_readable(address, size)
+    let is_writable =
+        has_writable_mappings.unwrap_or_else(|| !lists_read_only(maps, address, size));
+    Ok(is_writable && host_is_readable(address, size))
 }
 
 /// The argument of `PROCMAP_QUERY` (`struct procmap_query`).
@@ -207,12 +209,12 @@ mod tests {
             (4, 1, false),
         ] {
             let (address, size) = (start + first * PAGE, count * PAGE);
-            assert_eq!(host_is_writable(address, size), expected, "{first} {count}");
+            assert_eq!(host_is_writable(address, size), Ok(expected), "{first} {count}");
             let maps = || File::open("/proc/self/maps").unwrap();
             let is_listed = !lists_read_only(maps(), address, size);
             assert_eq!(is_listed, expected, "{first} {count}");
             // The range begins and ends inside a page.
-            assert_eq!(host_is_writable(address + 1, size - 2), expected, "{first} {count}");
+            assert_eq!(host_is_writable(address + 1, size - 2), Ok(expected), "{first} {count}");
             if let Some(is_writable) = query_writable(&maps(), address, size) {
                 assert_eq!(is_writable, expected, "{first} {count}");
             }
