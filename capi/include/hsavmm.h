@@ -51,7 +51,8 @@ hipError_t hsavmm_use_simulation(const char *configuration);
  * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB.
  *
  * HIP 7.2 itself behaves like profile 6 in three of these points: the error of hipMemAddressFree, the locations that
- * hipMemGetAccess accepts, and the recommended granularity. */
+ * hipMemGetAccess accepts, and the recommended granularity. It also rejects hipMemLocationTypeHostNuma and
+ * hipMemLocationTypeHostNumaCurrent, and checks the ID of hipMemLocationTypeHost, which HIP documents as ignored. */
 hipError_t hsavmm_use_profile(int profile);
 
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES

@@ -181,7 +181,8 @@ hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAlloc
  * - Fields that this library ignores are 0.
  * - For the host, `location.id` is 0. The type hipMemLocationTypeHostNumaCurrent becomes hipMemLocationTypeHost.
  * - For imported memory whose owner is unknown, `location.type` is hipMemLocationTypeInvalid.
- * - Imported memory of the host is reported as memory of a device, as AMD's runtime reports it. */
+ * - Imported memory of the host is reported as memory of a device, as AMD's runtime reports it (on
+ *   the simulation, as memory of the host). */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
 /* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a
