@@ -10,7 +10,8 @@ use crate::types::{
 };
 use core::ffi::{c_char, c_int, c_uint};
 use hsa_vmm::agent::AgentKind;
-use hsa_vmm::{Agent, AgentId, Runtime};
+use hsa_vmm::hip::HipProfile;
+use hsa_vmm::{Agent, AgentId, Runtime, Vmm};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -49,6 +50,14 @@ pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<Stri
         gpus = select_as_hip(&gpus, &list);
     }
     Devices { gpus: gpus.into_iter().map(Agent::id).collect() }
+}
+
+/// Returns the error of `hipMemCreate` for a device that does not exist.
+pub fn device_error(vmm: &Vmm) -> hipError_t {
+    match vmm.profile() {
+        HipProfile::Hip6 => errors::INVALID_VALUE,
+        _ => errors::INVALID_DEVICE,
+    }
 }
 
 /// Selects GPUs as HIP does (`Device::init` in ROCm/clr, rocdevice.cpp). The list ends at its first invalid entry. A

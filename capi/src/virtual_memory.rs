@@ -1,5 +1,6 @@
 //! HIP's calls of virtual memory management, except `hipMemGetHandleForAddressRange` (`ranges.rs`).
 
+use crate::devices::device_error;
 use crate::errors;
 use crate::pointers::{address, not_null, read, read_each, try_read, try_read_bytes, write_out};
 use crate::process::{Process, process};
@@ -73,14 +74,6 @@ fn properties(
     properties.handle_types = HandleType::from_bits_retain(prop.requested_handle_types);
     properties.gpu_direct_rdma = prop.rdma != 0;
     Ok(properties)
-}
-
-/// Returns the error of `hipMemCreate` for an invalid device.
-fn device_error(vmm: &Vmm) -> hipError_t {
-    match vmm.profile() {
-        HipProfile::Hip6 => errors::INVALID_VALUE,
-        _ => errors::INVALID_DEVICE,
-    }
 }
 
 #[unsafe(no_mangle)]
