@@ -89,7 +89,7 @@ pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Opti
 }
 
 /// Returns whether a request may have failed because the GPU has no address space: it returned ENODEV, although an
-/// earlier ACQUIRE_VM of the same process succeeded. No other request that needs the address space succeeded.
+/// earlier ACQUIRE_VM of the same process succeeded, and no memory was allocated or mapped on this GPU.
 pub fn lacks_address_space<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> bool {
     let Some(process) = failed.split_inclusive(':').next() else { return false };
     let needs_address_space = |line: &str| {
@@ -99,6 +99,9 @@ pub fn lacks_address_space<'a>(lines: impl Iterator<Item = &'a str>, failed: &st
     if !needs_address_space(failed) || !failed.contains(" = ENODEV ") {
         return false;
     }
+    let uses_memory = |line: &str| {
+        matches!(device_and_name(line).1, Some("ALLOC_MEMORY_OF_GPU" | "MAP_MEMORY_TO_GPU"))
+    };
     let gpu = failed.split(' ').find(|word| word.starts_with("gpu_id="));
     let is_same_gpu = |line: &str| gpu.is_none_or(|gpu| line.split(' ').any(|word| word == gpu));
     let mut is_acquired = false;
@@ -106,7 +109,8 @@ pub fn lacks_address_space<'a>(lines: impl Iterator<Item = &'a str>, failed: &st
         if !line.starts_with(process) || !line.contains(" -> ") {
             continue;
         }
-        if needs_address_space(line) && is_same_gpu(line) {
+        // The emulated driver accepts SET_MEMORY_POLICY without an address space.
+        if uses_memory(line) && is_same_gpu(line) {
             return false;
         }
         is_acquired |= device_and_name(line) == (Some("kfd"), Some("ACQUIRE_VM"));
