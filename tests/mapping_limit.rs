@@ -7,6 +7,7 @@ use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::{Config, Generation};
+use hsa_vmm::transport::Channel;
 use machine::{Machine, access, at, without_cpu_mapping};
 use process::End;
 
@@ -29,6 +30,16 @@ impl ExhaustedMappings {
             pages.push(page);
         }
         panic!("the kernel's limit of mappings is not reached");
+    }
+}
+
+impl ExhaustedMappings {
+    /// Unmaps some of the pages, so that the kernel allows that many mappings.
+    fn release(&mut self, count: usize) {
+        for page in self.0.drain(self.0.len() - count..) {
+            // SAFETY: this value mapped the page, and nothing else uses it.
+            unsafe { libc::munmap(page, 4096) };
+        }
     }
 }
 
@@ -91,6 +102,26 @@ fn state_matches_results_at_the_mapping_limit() {
             machine.vmm.check().unwrap();
         });
         assert_eq!(end, End::Success, "{name}");
+    }
+}
+
+/// Dropping a channel starts a thread, which needs mappings. If they are missing, the socket stays open, or the thread
+/// closes it: the process does not end.
+#[test]
+fn channels_are_dropped_near_the_mapping_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for free in 0..8 {
+        let end = process::in_child(|| {
+            let (first, second) = Channel::pair().unwrap();
+            let mut exhausted = ExhaustedMappings::new();
+            exhausted.release(free);
+            drop(first);
+            drop(exhausted);
+            drop(second);
+        });
+        assert_eq!(end, End::Success, "{free} free mappings");
     }
 }
 

@@ -36,7 +36,8 @@ pub struct Devices {
 
 /// Selects the visible GPUs by the lists of numbers and UUIDs (`GPU-…`) in the environment. As in HIP,
 /// `CUDA_VISIBLE_DEVICES` is used only if `HIP_VISIBLE_DEVICES` is unset. If both variables are unset, all GPUs are
-/// visible. An empty list selects no GPU (seen with HIP 6.4.3 and 7.2.4). The numbers in these variables count the devices that `ROCR_VISIBLE_DEVICES` selects.
+/// visible. An empty list selects no GPU (seen with HIP 6.4.3 and 7.2.4). The numbers in these variables count the
+/// devices that `ROCR_VISIBLE_DEVICES` selects.
 /// AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself. For the simulation, this function applies the variable.
 pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();

@@ -36,8 +36,8 @@ impl SpareDescriptors {
     }
 
     /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, or if `act` must not fail, first
-    /// closes the spare descriptor, and opens it again after `act`. If another thread has used the descriptor in the meantime, a
-    /// later call opens the spare descriptor again. `act` must not call this function: the lock is held.
+    /// closes the spare descriptor, and opens it again after `act`. If another thread has used the descriptor in the
+    /// meantime, a later call opens the spare descriptor again. `act` must not call this function: the lock is held.
     ///
     /// An `act` that must not fail, such as a rollback, does not rely on a free descriptor, because another thread can
     /// take the descriptor before `act` does.

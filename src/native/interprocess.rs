@@ -20,7 +20,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 /// The maximum number of descriptors in a message (`SCM_MAX_FD`). If the buffer were smaller, the kernel would close
@@ -228,7 +228,8 @@ pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
-    let (sender, closed) = std::sync::mpsc::channel();
+    // The thread sends without allocating: at the kernel's limit of mappings, an allocation in a new thread can fail.
+    let (sender, closed) = std::sync::mpsc::sync_channel(1);
     let closing = Box::into_raw(Box::new(Closing { descriptors, sender }));
     let mut thread = MaybeUninit::uninit();
     // Not a thread of the standard library: at the kernel's limit of mappings, such a thread can end the process, because
@@ -254,7 +255,7 @@ pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
 /// What a thread of [`close_foreign`] closes.
 struct Closing {
     descriptors: Vec<OwnedFd>,
-    sender: Sender<()>,
+    sender: SyncSender<()>,
 }
 
 extern "C" fn close_in_thread(closing: *mut c_void) -> *mut c_void {
