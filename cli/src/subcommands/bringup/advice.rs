@@ -375,6 +375,10 @@ pub fn advise(
     let stuck = run.stuck_copy().and_then(|copy| {
         engine::advise_stuck_copy(copy, environment.page_tables(), run.has_unfinished_operation())
     });
+    // The runtime makes no request while it waits for the fault.
+    if matches!(cause, Cause::Wrong(_, what) if what.contains(NEITHER_ENDED_NOR_FAULTED)) {
+        advice.extend(wrong_result.take());
+    }
     let names_engine = stuck.is_some();
     advice.extend(stuck);
     // The state of the copy says more than the engine's unfinished operation.
