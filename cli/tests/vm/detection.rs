@@ -1,7 +1,7 @@
 //! `conform` and `bringup` detect faults of amdgpu and of the software GPUs.
 
 use crate::run_command::{HSA_VMM, json, stderr, stdout};
-use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_all_variants};
+use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_all_variants, runs_slow_parts};
 use std::path::Path;
 use std::process::Command;
 
@@ -64,6 +64,9 @@ fn lost_tlb_flush_is_detected() {
 fn report_begins_with_gpu_page_fault() {
     let name = "report_begins_with_gpu_page_fault";
     let Some(_lock) = lock_machine(name) else { return };
+    if !runs_slow_parts(name) {
+        return;
+    }
     let parameter = ["--parameter", "amdgpu.vm_update_mode=0", "--fault", "PTE_WRITE=late:50ms"];
     let options = [&["--rocr", RELEASE.version()], &parameter[..]].concat();
     let bringup = [HSA_VMM, "bringup", "--until", "gpu", "--format", "json"];

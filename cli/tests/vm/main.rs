@@ -2,9 +2,9 @@
 //!
 //! The tests that start a virtual machine run if `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS` is set, QEMU is installed, and
 //! `hsa-vmm vm fetch` has fetched a kernel. Otherwise, each of these tests prints that it is skipped. If
-//! `HSA_VMM_REQUIRE` contains `vm`, each of these tests runs, and fails if QEMU or the kernel is missing. By default,
-//! the conformance tests use one release and two GPUs. With `HSA_VMM_VM_TESTS=all`, they also use the other releases
-//! and other numbers of GPUs, and further tests run.
+//! `HSA_VMM_REQUIRE` contains `vm`, these tests run, and fail if QEMU or the kernel is missing; without
+//! `HSA_VMM_LONG=1`, the slowest tests and parts are skipped. By default, the conformance tests use one release and two
+//! GPUs. With `HSA_VMM_VM_TESTS=all`, they also use the other releases and other numbers of GPUs, and further tests run.
 
 mod conformance;
 mod detection;
@@ -60,6 +60,16 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
     assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE contains `vm`: {problem}");
     test::report(&format!("SKIPPED {name}: {problem}"));
     None
+}
+
+/// Returns whether `HSA_VMM_LONG` or `HSA_VMM_VM_TESTS` is set. If not, reports the slow test, or part of a test, as
+/// skipped.
+fn runs_slow_parts(name: &str) -> bool {
+    let runs_slow = test::is_long() || selection().is_some();
+    if !runs_slow {
+        test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
+    }
+    runs_slow
 }
 
 /// Returns the value of `HSA_VMM_VM_TESTS`, which selects tests.
