@@ -75,12 +75,25 @@ pub(crate) unsafe fn lock(
 /// Returns whether the process can read and write every page of a range, as the driver requires for memory that it pins.
 /// Does not change the memory. The range must not wrap around.
 fn host_is_writable(address: usize, size: usize) -> HsaResult<bool> {
-    // No descriptor is free.
-    let maps = File::open("/proc/self/maps").map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+    let Ok(maps) = File::open("/proc/self/maps") else {
+        // No descriptor is free. AMD's runtime needs none.
+        return Ok(can_populate(address, size));
+    };
     let has_writable_mappings = query_writable(&maps, address, size);
     let is_writable =
         has_writable_mappings.unwrap_or_else(|| !lists_read_only(maps, address, size));
     Ok(is_writable && host_is_readable(address, size))
+}
+
+/// Returns whether the kernel can make every page of a range present and writable, as for memory that a driver pins.
+/// Returns `false` if the kernel is older than Linux 5.14.
+fn can_populate(address: usize, size: usize) -> bool {
+    const PAGE: usize = 4096;
+    let start = address & !(PAGE - 1);
+    let size = (address + size).next_multiple_of(PAGE) - start;
+    let pointer = core::ptr::null_mut::<u8>().with_addr(start).cast();
+    // SAFETY: the call changes no contents and removes no page. It fails if a page is not mapped.
+    unsafe { libc::madvise(pointer, size, libc::MADV_POPULATE_WRITE) == 0 }
 }
 
 /// The argument of `PROCMAP_QUERY` (`struct procmap_query`).
@@ -215,6 +228,7 @@ mod tests {
             assert_eq!(is_listed, expected, "{first} {count}");
             // The range begins and ends inside a page.
             assert_eq!(host_is_writable(address + 1, size - 2), Ok(expected), "{first} {count}");
+            assert_eq!(can_populate(address + 1, size - 2), expected, "{first} {count}");
             if let Some(is_writable) = query_writable(&maps(), address, size) {
                 assert_eq!(is_writable, expected, "{first} {count}");
             }
