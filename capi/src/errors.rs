@@ -119,7 +119,7 @@ unsafe extern "C" fn hipDrvGetErrorName(
     result: *mut *const c_char,
 ) -> hipError_t {
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-    unsafe { write_text_of(error, result, entry(error).0) }
+    unsafe { write_text_of(error, result, |entry| entry.0) }
 }
 
 #[unsafe(no_mangle)]
@@ -128,20 +128,21 @@ unsafe extern "C" fn hipDrvGetErrorString(
     result: *mut *const c_char,
 ) -> hipError_t {
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-    unsafe { write_text_of(error, result, entry(error).1) }
+    unsafe { write_text_of(error, result, |entry| entry.1) }
 }
 
-/// Writes a text about an error. For an unknown number, writes the text and returns `hipErrorInvalidValue`. As in HIP,
-/// does not change the thread's last error.
+/// Writes a text about an error. If the text is that of an unknown error, also returns `hipErrorInvalidValue`, as HIP
+/// does for `hipErrorTbd`. As in HIP, does not change the thread's last error.
 ///
 /// # Safety
 /// `result` is null or writable.
 unsafe fn write_text_of(
     error: hipError_t,
     result: *mut *const c_char,
-    text: &'static CStr,
+    text_of: fn((&'static CStr, &'static CStr)) -> &'static CStr,
 ) -> hipError_t {
-    let is_known = error == UNKNOWN || entry(error) != entry(UNKNOWN);
+    let text = text_of(entry(error));
+    let is_known = error == UNKNOWN || text != text_of(entry(UNKNOWN));
     // SAFETY: the caller guarantees that the pointer is null or writable.
     match unsafe { write_out("text", result, text.as_ptr()) } {
         Ok(()) if is_known => SUCCESS,

@@ -111,9 +111,17 @@ const UNCACHED: c_uint = 0x1000_0000;
 /// non-coherent. Except for uncached, they have no effect in this library.
 const HOST_FLAGS: c_uint = 0x7 | UNCACHED | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
-fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Failure> {
+/// The valid flags of `hipHostAlloc`: portable, mapped, write-combined and uncached.
+const HOST_ALLOC_FLAGS: c_uint = 0x7 | UNCACHED;
+
+fn host_malloc(
+    ptr: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+    valid: c_uint,
+) -> Result<(), Failure> {
     let both_coherencies = 0x4000_0000 | 0x8000_0000;
-    if flags & !HOST_FLAGS != 0 || flags & both_coherencies == both_coherencies {
+    if flags & !valid != 0 || flags & both_coherencies == both_coherencies {
         return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
     }
     if flags & UNCACHED != 0 {
@@ -128,17 +136,17 @@ unsafe extern "C" fn hipHostMalloc(
     size: usize,
     flags: c_uint,
 ) -> hipError_t {
-    run("hipHostMalloc", || host_malloc(ptr, size, flags))
+    run("hipHostMalloc", || host_malloc(ptr, size, flags, HOST_FLAGS))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipHostAlloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> hipError_t {
-    run("hipHostAlloc", || host_malloc(ptr, size, flags))
+    run("hipHostAlloc", || host_malloc(ptr, size, flags, HOST_ALLOC_FLAGS))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMallocHost(ptr: *mut *mut c_void, size: usize) -> hipError_t {
-    run("hipMallocHost", || host_malloc(ptr, size, 0))
+    run("hipMallocHost", || host_malloc(ptr, size, 0, HOST_FLAGS))
 }
 
 #[unsafe(no_mangle)]

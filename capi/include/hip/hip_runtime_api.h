@@ -132,6 +132,9 @@ hipError_t hipGetDriverEntryPoint(const char *symbol, void **function, unsigned 
 template <class T> static inline hipError_t hipMallocAsync(T **ptr, size_t size, hipStream_t stream) {
   return hipMallocAsync(reinterpret_cast<void **>(ptr), size, stream);
 }
+/* A program that needs the types of these functions, as in decltype(&hipMalloc), defines __HIP_DISABLE_CPP_FUNCTIONS__,
+ * as for HIP. */
+#ifndef __HIP_DISABLE_CPP_FUNCTIONS__
 template <class T>
 static inline hipError_t hipHostAlloc(T **ptr, size_t size,
                                       unsigned int flags = hipHostAllocDefault) {
@@ -150,6 +153,7 @@ static inline hipError_t hipMallocManaged(T **ptr, size_t size,
                                           unsigned int flags = hipMemAttachGlobal) {
   return hipMallocManaged(reinterpret_cast<void **>(ptr), size, flags);
 }
+#endif /* __HIP_DISABLE_CPP_FUNCTIONS__ */
 #endif
 
 #endif

@@ -130,3 +130,19 @@ fn header_includes_c_headers_as_hips_does() {
         Program::compile(source.to_str().unwrap(), language, &[]);
     }
 }
+
+/// Some programs, such as TensorFlow's, need the types of functions. HIP's macro disables the templates of the same
+/// names.
+#[test]
+fn functions_have_types_without_templates() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("types.cpp");
+    let text = "#define __HIP_DISABLE_CPP_FUNCTIONS__\n#include <hip/hip_runtime_api.h>\n\
+        static decltype(&hipMalloc) allocate = hipMalloc;\n\
+        static decltype(&hipHostMalloc) host_malloc = hipHostMalloc;\n\
+        static decltype(&hipHostAlloc) host_alloc = hipHostAlloc;\n\
+        static decltype(&hipMallocManaged) managed = hipMallocManaged;\n\
+        int main(void) { return !(allocate && host_malloc && host_alloc && managed); }\n";
+    std::fs::write(&source, text).unwrap();
+    Program::compile(source.to_str().unwrap(), Language::Cpp17, &[]);
+}

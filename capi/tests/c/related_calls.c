@@ -379,6 +379,13 @@ static void test_registered_memory(void) {
   EXPECT(hipHostMalloc(&host, SIZE, hipHostMallocUncached) == hipErrorNotSupported);
   EXPECT(hipHostAlloc(&host, SIZE, hipHostAllocUncached) == hipErrorNotSupported);
   EXPECT(hipHostMalloc(&host, SIZE, 8) == hipErrorInvalidValue);
+  const unsigned only_host_malloc[] = {hipHostMallocNumaUser, hipHostMallocCoherent,
+                                       hipHostMallocNonCoherent};
+  for (int i = 0; i < 3; i++) {
+    EXPECT(hipHostAlloc(&host, SIZE, only_host_malloc[i]) == hipErrorInvalidValue);
+    OK(hipHostMalloc(&host, SIZE, only_host_malloc[i]));
+    OK(hipHostFree(host));
+  }
   OK(hipHostAlloc(&host, SIZE, hipHostAllocMapped));
   OK(hipHostGetDevicePointer(&device, host, 0));
   EXPECT(device == host);
@@ -399,6 +406,9 @@ static void test_registered_memory(void) {
   const char *text = NULL;
   EXPECT(hipDrvGetErrorString((hipError_t)5000, &text) == hipErrorInvalidValue);
   EXPECT(text != NULL && strcmp(text, "unknown error") == 0);
+  EXPECT(hipDrvGetErrorString(hipErrorTbd, &text) == hipErrorInvalidValue);
+  OK(hipDrvGetErrorName(hipErrorTbd, &text));
+  OK(hipDrvGetErrorString(hipErrorUnknown, &text));
   EXPECT(strcmp(hipGetErrorName(hipErrorNoBinaryForGpu), "hipErrorNoBinaryForGpu") == 0);
   EXPECT(strcmp(hipGetErrorString(hipErrorLaunchOutOfResources),
                 "too many resources requested for launch") == 0);

@@ -81,7 +81,8 @@ hipError_t hipFree(void *ptr);
 hipError_t hipHostMalloc(void **ptr, size_t size,
                          unsigned int flags HSAVMM_DEFAULT(hipHostMallocDefault));
 hipError_t hipHostFree(void *ptr);
-/* HIP's other names of hipHostMalloc and hipHostFree. hipMallocHost takes no flags. */
+/* HIP's other names of hipHostMalloc and hipHostFree. hipHostAlloc rejects hipHostMallocNumaUser, hipHostMallocCoherent
+ * and hipHostMallocNonCoherent; hipMallocHost takes no flags. */
 hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocHost(void **ptr, size_t size);
 hipError_t hipFreeHost(void *ptr);
