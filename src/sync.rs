@@ -23,8 +23,9 @@
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime, or for all calls of a probe |
 //!
 //! No operation holds a lock of the first table and a lock of the following, second table at the same time. There is
-//! one exception: while an operation holds locks, a log subscriber may call look-ups, which lock `tree`, `mappings` and
-//! `Shard` of the first table for reading, and functions that read the lists of the second table.
+//! one exception: while an operation holds locks, a log subscriber may call look-ups, which lock `tree` and `mappings` of
+//! the first table for reading, and `Shard`, and functions that read the lists of the second table. Therefore, code
+//! that has locked a `Shard`, or `tree` or `mappings` for writing, must not log.
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -60,6 +61,7 @@ pub(crate) use shuttle::sync::{
 #[cfg(feature = "interleavings")]
 pub(crate) use shuttle::{thread, thread_local};
 
+use crate::native::check_room_for_thread;
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
@@ -82,9 +84,18 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Starts a thread. Fails near the kernel's limit of mappings ([`check_room_for_thread`]).
+pub(crate) fn spawn(
+    name: &str,
+    act: impl FnOnce() + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<()>> {
+    check_room_for_thread()?;
+    thread::Builder::new().name(name.to_owned()).spawn(act)
+}
+
 /// The order in which a thread takes the locks of the ledgers of all `Vmm`s: by rank. A thread takes locks of the same
-/// rank in the order of their keys: the addresses of the reservations, or the indexes of the shards. The documentation of this module lists all locks
-/// of the library.
+/// rank in the order of their keys: the addresses of the reservations, or the indexes of the shards. The documentation
+/// of this module lists all locks of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The mutex of a reservation, which an operation holds while it changes mappings in it.

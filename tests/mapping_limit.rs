@@ -3,11 +3,12 @@
 mod machine;
 mod process;
 
-use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::transport::Channel;
+use hsa_vmm::vmm::RetireQueue;
+use hsa_vmm::{Access, Error};
 use machine::{Machine, access, at, without_cpu_mapping};
 use process::End;
 
@@ -120,6 +121,37 @@ fn channels_are_dropped_near_the_mapping_limit() {
             drop(first);
             drop(exhausted);
             drop(second);
+        });
+        assert_eq!(end, End::Success, "{free} free mappings");
+    }
+}
+
+/// Starting a thread needs mappings. If they are missing, the call fails: the process does not end.
+#[test]
+fn threads_do_not_end_the_process_near_the_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for free in 0..24 {
+        let end = process::in_child(|| {
+            let machine = Machine::new(Config::mi300x(1));
+            let mut exhausted = ExhaustedMappings::new();
+            exhausted.release(free);
+            let queue = RetireQueue::builder(1).open(&machine.vmm);
+            let queue_error = queue.as_ref().err().map(Error::kind).cloned();
+            drop(queue);
+            let pages =
+                PagedBuffer::builder(4 * machine.granule()).with_page_size(machine.granule());
+            let buffer = pages.with_pages_ahead(1).reserve(&machine.vmm, &machine.shareable_on(0));
+            drop(exhausted);
+            if free == 0 {
+                let is_thread = |kind: &ErrorKind| {
+                    matches!(kind, ErrorKind::System { call: "pthread_create", .. })
+                };
+                assert!(queue_error.as_ref().is_some_and(is_thread), "{queue_error:?}");
+            }
+            drop(buffer);
+            machine.assert_empty();
         });
         assert_eq!(end, End::Success, "{free} free mappings");
     }

@@ -1,8 +1,8 @@
 //! Physical memory that is created before it is needed.
 
 use crate::error::Error;
-use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, spawn};
 use crate::vmm::{Allocation, AllocationProperties, Vmm};
 use std::sync::{Arc, PoisonError};
 
@@ -50,8 +50,7 @@ impl HandlePool {
         let mut refill_thread = None;
         if capacity > 0 {
             let shared = shared.clone();
-            let builder = thread::Builder::new().name("hsa-vmm pool".to_owned());
-            match builder.spawn(move || shared.refill()) {
+            match spawn("hsa-vmm pool", move || shared.refill()) {
                 Ok(thread) => refill_thread = Some(thread),
                 Err(error) => crate::log::event!(WARN, %error, "no thread refills a handle pool"),
             }

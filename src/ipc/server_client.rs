@@ -13,8 +13,8 @@ use super::table::random;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{
-    ForeignSocket, NativeIpc, close_foreign, close_on_exec, listens_at, peer_has_ended, peer_of,
-    receive, send, wait,
+    ForeignSocket, NativeIpc, check_room_for_thread, close_foreign, close_on_exec, listens_at,
+    peer_has_ended, peer_of, receive, send, wait,
 };
 use crate::trust::Trust;
 use rustix::event::PollFlags;
@@ -207,8 +207,7 @@ fn receive_by(deadline: Instant, process: i32, stream: &impl AsFd) -> Result<Own
     }
 }
 
-/// Calls `attach` with a handle that names a relay. When the runtime connects to the relay, the relay sends the
-/// descriptor.
+/// Calls `attach` with a handle that names a relay, which sends the descriptor when the runtime connects.
 pub(super) fn with_relay<T>(
     native: NativeIpc,
     descriptor: &OwnedFd,
@@ -219,10 +218,11 @@ pub(super) fn with_relay<T>(
     relayed[2] = number;
     let done = AtomicBool::new(false);
     let (attached, connections) = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("hsa-vmm ipc".to_owned())
-            .spawn_scoped(scope, || relay(&listener, descriptor, &done));
-        let thread = thread.map_err(|error| ErrorKind::of_io("clone", &error))?;
+        let thread = check_room_for_thread().and_then(|()| {
+            let builder = std::thread::Builder::new().name("hsa-vmm ipc".to_owned());
+            builder.spawn_scoped(scope, || relay(&listener, descriptor, &done))
+        });
+        let thread = thread.map_err(|error| ErrorKind::of_io("pthread_create", &error))?;
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn unneeded_reserve_stays_open_if_act_may_fail() {
+    fn unneeded_spare_stays_open_if_act_may_fail() {
         let descriptors = SpareDescriptors::open();
         for must_not_fail in [false, true] {
             let is_locked =

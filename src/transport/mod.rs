@@ -103,8 +103,8 @@ impl Channel {
         }
     }
 
-    /// Creates the two ends of a new connection, for a process that is about to fork. Programs that this process starts do
-    /// not inherit the ends; for these, create a `UnixStream::pair` and use [`over`](Self::over).
+    /// Creates the two ends of a new connection, for a process that is about to fork. Programs that this process starts
+    /// do not inherit the ends; for these, create a `UnixStream::pair` and use [`over`](Self::over).
     ///
     /// # Errors
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].

@@ -8,7 +8,8 @@ use super::owned::Mapping;
 use super::{Address, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Rejected, Value};
 use crate::signal::SignalCondition;
-use crate::sync::thread::{self, JoinHandle};
+use crate::sync::spawn;
+use crate::sync::thread::JoinHandle;
 use core::time::Duration;
 use derive_more::Debug;
 use hsa_sys::hsa_signal_t;
@@ -119,8 +120,8 @@ impl RetireQueueBuilder {
             let core = Arc::new(core);
             let mut thread = None;
             if self.has_thread {
-                let (core, builder) = (core.clone(), thread::Builder::new());
-                let spawned = builder.name("hsa-vmm retire".to_owned()).spawn(move || core.run());
+                let core = core.clone();
+                let spawned = spawn("hsa-vmm retire", move || core.run());
                 let failed = |error| ErrorKind::of_io("pthread_create", &error);
                 thread = Some(spawned.map_err(failed)?);
             }
