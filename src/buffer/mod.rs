@@ -16,7 +16,7 @@
 //! Calls by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory there. The buffer's calls on
 //! that part then fail with [`Problem::NotMapped`] and change nothing. A page of a [`PagedBuffer`] stays
 //! [`PageState::Mapped`]: [`PagedBuffer::map`] fails with [`Problem::PageMapped`], and [`PagedBuffer::retire`] makes the
-//! page empty again.
+//! page empty again. A buffer with a zero page has no such call: do not unmap its pages by address.
 //!
 //! The [operation](crate::Error::operation) of an error of virtual memory is the step that failed, such as `create` or
 //! `map`. For methods that move, share or exchange pages, and for methods that pause or resume a buffer, the operation

@@ -294,16 +294,14 @@ fn invalid_ranges_are_rejected() {
         options.reserve(&machine.vmm, properties).unwrap_err()
     };
     let properties = machine.shareable_on(0);
-    assert_eq!(reserve_error(PagedBuffer::builder(0), &properties).problem(), Some(Problem::Zero));
-    let error = reserve_error(PagedBuffer::builder(1).with_page_size(0), &properties);
-    assert_eq!(
-        (error.argument(), error.problem()),
-        (Some(Argument::PageSize), Some(Problem::Zero))
-    );
-    assert_eq!(
-        reserve_error(PagedBuffer::builder(usize::MAX), &properties).problem(),
-        Some(Problem::Overflow)
-    );
+    for (options, argument, problem) in [
+        (PagedBuffer::builder(0), Argument::Capacity, Problem::Zero),
+        (PagedBuffer::builder(usize::MAX), Argument::Capacity, Problem::Overflow),
+        (PagedBuffer::builder(1).with_page_size(0), Argument::PageSize, Problem::Zero),
+    ] {
+        let error = reserve_error(options, &properties);
+        assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");
+    }
     reserve_error(PagedBuffer::builder(1), &AllocationProperties::on(machine.cpu(0)));
     machine.assert_empty();
 }

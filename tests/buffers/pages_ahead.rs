@@ -338,7 +338,7 @@ fn map_replaces_page_ahead_unmapped_by_address() {
 
 /// Other calls also accept a page that was mapped ahead and then unmapped by its address.
 #[test]
-fn trim_and_move_accept_pages_ahead_unmapped_by_address() {
+fn calls_accept_pages_ahead_unmapped_by_address() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let buffer = new_buffer(&machine, 2);
@@ -348,6 +348,20 @@ fn trim_and_move_accept_pages_ahead_unmapped_by_address() {
         unmap(1);
         buffer.trim().unwrap();
         assert_eq!(buffer.statistics().ahead, 0, "{generation}");
+        let gpu = machine.gpu(0);
+        let access_calls: [&dyn Fn() -> Result<(), Error>; 3] = [
+            &|| buffer.grant(&[gpu], Access::ReadWrite),
+            &|| buffer.access(gpu).map(drop),
+            &|| buffer.revoke(&[gpu]),
+        ];
+        for call in access_calls {
+            buffer.unmap(0..1).unwrap();
+            buffer.map(0..1).unwrap();
+            wait_for(&buffer, ahead_is(2));
+            unmap(1);
+            call().unwrap();
+            buffer.trim().unwrap();
+        }
         // An empty range maps nothing ahead.
         buffer.map(1..1).unwrap();
         buffer.map(4..5).unwrap();

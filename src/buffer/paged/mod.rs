@@ -228,9 +228,8 @@ impl PagedBuffer {
     /// # Errors
     /// As for [`unmap`](Self::unmap).
     pub fn trim(&self) -> Result<(), Error> {
-        let mut locked = self.core.lock_for(Operation::UnmapPages)?;
+        let mut locked = self.core.lock_all(Operation::UnmapPages)?;
         locked.table.ahead_from.clear();
-        locked.empty_unmapped_ahead(0..self.core.page_count);
         let ahead: Vec<_> = locked.mapped_ahead(0..self.core.page_count).collect();
         locked.empty_pages(ahead)
     }
@@ -358,7 +357,7 @@ impl PagedBuffer {
         let requested = AccessDescriptor::of_each(agents, access);
         core.vmm.check_access(&core.properties, &requested)?;
         let for_zero_page = AccessDescriptor::of_each(agents, access.min(Access::Read));
-        let mut locked = core.lock_for(Operation::SetAccess)?;
+        let mut locked = core.lock_all(Operation::SetAccess)?;
         let changes = locked.mappings().map(|(state, mapping)| {
             let is_zero = state == PageState::Zero;
             (mapping, if is_zero { for_zero_page.as_slice() } else { requested.as_slice() })
@@ -380,7 +379,7 @@ impl PagedBuffer {
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
         check_agents(Operation::Revoke, &self.core.vmm, &self.core.properties, agents)?;
-        let mut locked = self.core.lock_for(Operation::Revoke)?;
+        let mut locked = self.core.lock_all(Operation::Revoke)?;
         let mappings: Vec<_> = locked.mappings().map(|(_, mapping)| mapping).collect();
         Mapping::revoke_many(&mappings, agents)?;
         locked.table.grants.set(agents, Access::None);
@@ -395,7 +394,7 @@ impl PagedBuffer {
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
         check_agents(Operation::GetAccess, &self.core.vmm, &self.core.properties, &[agent])?;
-        let locked = self.core.lock();
+        let locked = self.core.lock_all(Operation::GetAccess)?;
         locked.mappings().try_for_each(|(_, mapping)| mapping.access(agent).map(drop))?;
         Ok(locked.table.grants.of(agent))
     }
@@ -421,7 +420,7 @@ impl PagedBuffer {
     }
 
     /// Fills a part of the buffer with a 32-bit value, as [`Vmm::fill`] does. `offset` and
-    /// `size` are in bytes, multiples of four.
+    /// `size` are in bytes, multiples of four. If `size` is 0, writes nothing.
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],

@@ -3,9 +3,9 @@
 use super::PagedBuffer;
 use super::table::PagedCore;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{can_list_mappings, step_size, whole_granules};
+use crate::buffer::{can_list_mappings, step_size};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::sync::{Condvar, Mutex, thread};
+use crate::sync::{Condvar, Mutex, spawn};
 use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
 use core::fmt;
 use std::sync::Arc;
@@ -90,7 +90,12 @@ impl PagedBuilder {
         }
         let page_size = step_size(vmm, properties, self.page_size)?;
         let page_count = self.capacity.div_ceil(page_size);
-        let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
+        let size = Operation::AddressReserve.run(|| {
+            Argument::Capacity.check_not_zero(self.capacity)?;
+            let overflow =
+                || ErrorKind::invalid(Argument::Capacity, self.capacity, Problem::Overflow);
+            page_count.checked_mul(page_size).ok_or_else(overflow)
+        })?;
         if self.zero_page && !can_list_mappings(page_count) {
             let (argument, problem) = (Argument::Capacity, Problem::OutOfMemory);
             let kind = ErrorKind::invalid(argument, self.capacity, problem);
@@ -130,8 +135,7 @@ impl PagedBuilder {
         }
         if pages_ahead > 0 {
             let core = buffer.core.clone();
-            let builder = thread::Builder::new().name("hsa-vmm ahead".to_owned());
-            let thread = builder.spawn(move || core.map_ahead()).map_err(|error| {
+            let thread = spawn("hsa-vmm ahead", move || core.map_ahead()).map_err(|error| {
                 Error::new(Operation::AddressReserve, ErrorKind::of_io("pthread_create", &error))
             });
             buffer.thread = Some(thread?);

@@ -104,6 +104,14 @@ impl PagedCore {
         Ok(locked)
     }
 
+    /// Locks the table for an operation on all mapped pages ([`lock_for`](Self::lock_for)). Pages that were mapped
+    /// ahead, and then unmapped by their addresses, are empty.
+    pub fn lock_all(&self, operation: Operation) -> Result<LockedTable<'_>, Error> {
+        let mut locked = self.lock_for(operation)?;
+        locked.empty_unmapped_ahead(0..self.page_count);
+        Ok(locked)
+    }
+
     pub fn address_of(&self, page: usize) -> Address {
         Address::new(self.reservation.address().get() + page * self.page_size)
     }
