@@ -6,7 +6,7 @@ mod process;
 
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
-use hsa_vmm::vmm::{NewMapping, Quirks, VmmOptions};
+use hsa_vmm::vmm::{Allocation, NewMapping, Quirks, Reservation, Usage, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, Error, ErrorKind};
 use machine::{Machine, access, at, generations, releases, without_cpu_mapping};
 
@@ -355,6 +355,28 @@ fn failed_wait_keeps_memory_until_a_later_wait() {
                 waits + 1,
                 "{generation}: one wait"
             );
+            machine.assert_empty();
+        }
+    }
+}
+
+/// One wait for page tables fails while a mapping is dropped. The drop tries again.
+#[test]
+fn dropped_mapping_is_unmapped_after_a_failed_wait() {
+    for failing in 1..=3 {
+        for (generation, config) in generations() {
+            let machine = Machine::with_options(config, VmmOptions::new().with_barrier(true));
+            let granule = machine.granule();
+            let allocation =
+                Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
+            let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
+            let mapping = reservation.map(0, &allocation).unwrap();
+            mapping.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
+            let plan = FaultPlan::none().fail("hsa_amd_memory_lock", failing, HSA_STATUS_ERROR);
+            machine.simulation.set_faults(plan);
+            drop((mapping, reservation, allocation));
+            machine.simulation.set_faults(FaultPlan::none());
+            assert_eq!(machine.vmm.usage(), Usage::default(), "{generation}, wait {failing}");
             machine.assert_empty();
         }
     }

@@ -210,8 +210,9 @@ impl<'a> MmapOptions<'a> {
     ///
     /// # Safety
     /// Until the memory is unmapped, all bytes of the size passed to `mmap` must be allocated for this process,
-    /// readable and writable. No reference to these bytes may be used while [`AreaMemory`](super::AreaMemory) or a
-    /// device reads or writes them.
+    /// readable and writable. They must not belong to memory of this library, such as [`PoolMemory`](crate::PoolMemory)
+    /// or a mapping: the runtime would lock the memory again, and release it at the wrong time. No reference to these
+    /// bytes may be used while [`AreaMemory`](super::AreaMemory) or a device reads or writes them.
     #[must_use]
     pub unsafe fn with_host_pointer(mut self, pointer: NonNull<u8>) -> Self {
         self.host = Some((pointer.as_ptr() as usize, usize::MAX));

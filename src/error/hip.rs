@@ -23,7 +23,7 @@ impl Error {
     /// | `address_reserve`, `create`, `allocate`: the runtime or a system call failed, or no file descriptor is left | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | any other operation: a system call failed, no file descriptor is left, or a socket is taken (HIP documents no error) | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
     /// | `set_access`, `get_access`, export, import, `get_mem_handle`, `close_mem_handle`: the runtime failed | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
-    /// | `open_mem_handle`: the runtime failed; `open_mem_handle`, `fetch`: the memory of the other process is not available | `hipErrorInvalidDevicePointer` | `hipErrorInvalidDevicePointer` |
+    /// | `open_mem_handle`: the runtime failed; IPC, transport: the memory of the other process is not available, or `/proc` does not show this process | `hipErrorInvalidDevicePointer` | `hipErrorInvalidDevicePointer` |
     /// | `open_mem_handle`: the handle is this process's own | `hipErrorInvalidContext` | `hipErrorInvalidContext` |
     /// | areas: the memory is in use | `hipErrorHostMemoryAlreadyRegistered` | `hipErrorHostMemoryAlreadyRegistered` |
     /// | `map`, pages, `exchange`, `relocate`, `revoke`, `pause`, `resume`: the runtime failed to set the access | `hipErrorInvalidValue` | `hipErrorInvalidValue` |

@@ -201,8 +201,8 @@ impl Ipc {
     /// [`ErrorKind::NotShared`] if the runtime and the kernel driver cannot share the memory;
     /// [`ErrorKind::SocketTaken`] if another process has the socket of the runtime's server;
     /// [`ErrorKind::LimitReached`] if this process already exports 65536 allocations; [`ErrorKind::BeingOpened`] if
-    /// another process is opening a handle that this call replaces; [`ErrorKind::OutOfDescriptors`];
-    /// [`ErrorKind::System`].
+    /// another process is opening a handle that this call replaces; [`ErrorKind::Unavailable`] if `/proc` is not mounted,
+    /// or shows another PID namespace; [`ErrorKind::OutOfDescriptors`]; [`ErrorKind::Runtime`]; [`ErrorKind::System`].
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
         Operation::GetMemHandle.run(|| {
             self.runtime.check_not_forked()?;

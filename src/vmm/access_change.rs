@@ -8,6 +8,7 @@ use super::Shared;
 use super::journal::Journal;
 use super::ledger::{AddressRange, MappedRange};
 use crate::access::{Access, AccessSet, AccessState, AgentSet};
+use crate::agent::AgentKind;
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::native::NativeAccess;
 use smallvec::SmallVec;
@@ -29,7 +30,7 @@ impl AccessChange {
     }
 
     /// Returns the agents that get any access.
-    fn granted(&self) -> AgentSet {
+    fn grantees(&self) -> AgentSet {
         self.agents.intersection(self.access.read)
     }
 
@@ -192,13 +193,20 @@ impl Journal<'_, '_> {
 }
 
 impl Shared {
-    /// Rejects a change that grants access to memory of `owner` to an agent whose hardware cannot access it.
+    /// Rejects a change that grants access to memory of `owner` to an agent whose hardware cannot access it, or to an
+    /// agent that is neither a CPU nor a GPU: on ROCm 7.2, an unmap destroys memory that an AI engine can access
+    /// (rocm-systems#10798).
     pub(super) fn check_peers(
         &self,
         owner: Option<u8>,
         change: &AccessChange,
     ) -> Result<(), ErrorKind> {
-        let granted = change.granted();
+        let granted = change.grantees();
+        let agents = self.runtime.agents();
+        let is_other = |&agent: &usize| matches!(agents[agent].kind(), AgentKind::Other(_));
+        if let Some(agent) = granted.iter().find(is_other) {
+            return Err(ErrorKind::invalid(Argument::Agent, agents[agent].id(), Problem::NotAGpu));
+        }
         // If the owner of imported memory is unknown, the runtime decides whether a GPU can access the memory.
         let owner = owner.map(usize::from);
         let Some((owner, peers)) = owner.and_then(|owner| Some((owner, self.peers_of.get(owner)?)))
@@ -215,7 +223,7 @@ impl Shared {
             None => Ok(()),
             Some(agent) if self.cpus.contains(agent) => Err(Feature::CpuAccess.into()),
             Some(agent) => {
-                let [agent, owner] = [agent, owner].map(|index| self.runtime.agents()[index].id());
+                let [agent, owner] = [agent, owner].map(|index| agents[index].id());
                 let problem = Problem::NoPeerAccess(owner);
                 Err(ErrorKind::invalid(Argument::Agent, agent, problem))
             }
@@ -406,7 +414,7 @@ impl Shared {
             return false;
         }
         let granted = mapping.access.runtime_granted;
-        let new_count = gpus.granted().difference(granted).iter().count();
+        let new_count = gpus.grantees().difference(granted).iter().count();
         let granted_count = granted.difference(self.cpus).iter().count();
         // If the owner is unknown, each GPU may be the owner.
         let owner = self.gpu_owner(mapping);

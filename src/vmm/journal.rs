@@ -21,8 +21,8 @@
 //!
 //! The handle of a new mapping counts the mapping before the operation starts.
 //!
-//! The journal's guards lock the reservations of all targets. Only the journal maps and unmaps the targets. The SAFETY
-//! comments in this module rely on these two facts.
+//! The journal's guards lock the reservations of all targets. Only the journal maps and unmaps the targets: the SAFETY
+//! comments in this module rely on these facts.
 
 use super::Shared;
 use super::access_change::AccessChange;
@@ -56,8 +56,7 @@ pub(super) struct Target<'c> {
 /// Whether the runtime has mapped a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Mapped as before the operation, except for changes of access. Also: mapped again by a rollback, with the access
-    /// before the operation.
+    /// Mapped as before the operation, or again by a rollback. Only the access can differ from that before the operation.
     AsBefore,
     /// Mapped by the operation. Unmapping the target undoes all changes to it.
     MappedAnew,
@@ -221,7 +220,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
     }
 
-    /// Undoes a step, whether the step succeeded, failed, or took effect only in part.
+    /// Undoes a step that succeeded, failed, or took effect only in part.
     fn undo(&mut self, step: Step, group: Indexes<usize>) -> Result<(), ErrorKind> {
         let is_alone = group.len() == 1;
         group.rev().try_for_each(|index| match step {
@@ -248,7 +247,8 @@ impl<'a, 'c> Journal<'a, 'c> {
     fn undo_unmap(&mut self, index: usize, is_alone: bool) -> Result<(), ErrorKind> {
         let (shared, now) = (self.shared, self.targets[index].now);
         if !self.targets[index].is_mapped() {
-            return self.map_as_before(index);
+            // A new mapping stays unmapped.
+            return if self.targets[index].listed { self.map_as_before(index) } else { Ok(()) };
         }
         // The runtime has failed to unmap the group. If the group has several mappings, the runtime may have unmapped
         // some of them, and may have revoked agents' access to one that is still mapped. If the group has one mapping,

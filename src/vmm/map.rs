@@ -223,7 +223,7 @@ impl Shared {
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
             new.iter().try_for_each(|it| self.ledger.handles.with(it.handle, |_| ()))?;
         }
-        replaced.map_err(|error| expected.explain(old, error))
+        replaced.map_err(|error| expected.as_not_mapped(old, error))
     }
 
     /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old_count` targets of

@@ -119,12 +119,12 @@ use std::sync::Arc;
 /// Virtual memory management on one runtime. Cheap to clone; may be used from any thread. Concurrent accesses to memory
 /// are described in the [memory model](self#memory-model).
 ///
-/// Operations on different reservations wait for each other in four cases only: one of them exports or imports (before
-/// ROCm 10; the first grant to the CPU also exports, and so does a change of GPUs' page tables), one of them is rolled back, the process has no free file
-/// descriptor, or one of them waits for the GPUs ([`VmmOptions::with_barrier`]). Dropping the last clone and the last
-/// owned value frees everything that is still mapped, allocated or reserved. The exceptions are the addresses of
-/// [quarantined](Vmm::quarantined_ranges) reservations, and mappings, with their memory, that are quarantined one by one
-/// or that the runtime fails to unmap.
+/// Operations on different reservations wait for each other in few cases only: one of them exports or imports (before
+/// ROCm 10; the first grant to the CPU also exports, and so does a change of GPUs' page tables), one of them is rolled
+/// back or fills an address-space hole, the process has no free file descriptor, or one of them waits for the GPUs
+/// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
+/// mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges)
+/// reservations, and mappings, with their memory, that are quarantined one by one or that the runtime fails to unmap.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
@@ -325,7 +325,7 @@ impl ExpectedMappings<'_> {
     /// Converts the error of an operation on `ranges`. Changes nothing for [`ExpectedMappings::Any`]. If one of the
     /// ranges is not reserved, or splits a mapping, a call by address has unmapped an expected mapping. The error
     /// then becomes [`Problem::NotMapped`].
-    fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
+    fn as_not_mapped(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
         let (Self::Only(_), ErrorKind::InvalidArgument { value, problem, .. }) = (self, &error)
         else {
             return error;

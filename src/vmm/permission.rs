@@ -18,7 +18,8 @@ impl Vmm {
     /// one call of the runtime sets the GPUs' access to adjacent mappings that need equal requests
     /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)). The CPU's access is set for each mapping.
     ///
-    /// `mprotect` enforces a CPU's permission; of several CPU agents, each has the highest access of any. A GPU's page table enforces the GPU's permission if the library
+    /// `mprotect` enforces a CPU's permission; of several CPU agents, each has the highest access of any. A GPU's page
+    /// table enforces the GPU's permission if the library
     /// [controls the table](crate::vmm::VmmOptions::with_page_tables). Otherwise only the first grant to a GPU has an
     /// effect: AMD's driver maps the memory readable and writable, whatever was requested. The GPU keeps full access
     /// until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
@@ -138,7 +139,7 @@ impl Shared {
             }
             journal.change_access(0..journal.targets.len())
         })
-        .map_err(|error| expected.explain(&ranges, error))
+        .map_err(|error| expected.as_not_mapped(&ranges, error))
     }
 
     /// Revokes all access of agents to ranges. Fails if the ranges do not consist of the expected whole mappings.
@@ -166,7 +167,7 @@ impl Shared {
             }
             (0..journal.targets.len()).try_for_each(|index| journal.remap_with_access(index))
         })
-        .map_err(|error| expected.explain(ranges, error))
+        .map_err(|error| expected.as_not_mapped(ranges, error))
     }
 
     /// Returns the access of an agent at an address. With a serial, the mapping must have this serial.

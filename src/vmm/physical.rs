@@ -227,10 +227,12 @@ impl Shared {
         };
         let agent = self.agent(id, Argument::Location)?;
         match (agent.vmem_pool(), agent.kind()) {
+            (_, AgentKind::Other(_)) => {
+                Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu))
+            }
             (Some(pool), _) => Ok(pool),
             (None, AgentKind::Cpu) => Err(Feature::CpuMemory(id).into()),
-            (None, AgentKind::Gpu) => Err(Feature::Pool(id).into()),
-            (None, _) => Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu)),
+            (None, _) => Err(Feature::Pool(id).into()),
         }
     }
 }

@@ -128,7 +128,8 @@ quirks! {
 
     /// A grant to a peer fails or corrupts the mapping if the memory's owner already has access (ROCm 7.14).
     /// Workaround: the library unmaps the memory, maps it again, and grants the owner access last. An agent that uses
-    /// the memory meanwhile faults. The probe can find a failed grant, but not a corrupted mapping.
+    /// the memory meanwhile faults. Other mappings of the same memory are not mapped again, and the owner may read wrong
+    /// pages there. The probe can find a failed grant, but not a corrupted mapping.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20, probed;
 
     /// Export, import and properties take no lock in the runtime, and race with every other call on handles (before

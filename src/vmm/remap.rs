@@ -105,7 +105,7 @@ impl Shared {
             }
             self.move_memory(journal, &after)
         })
-        .map_err(|error| for_operand(expected_to.explain(&[to, from], error), to))
+        .map_err(|error| for_operand(expected_to.as_not_mapped(&[to, from], error), to))
     }
 
     /// Moves the memory of `from`, which must consist of the expected mappings, to `to`. `reservation` is the serial
@@ -138,7 +138,7 @@ impl Shared {
             self.move_memory(journal, &after)?;
             Ok(after.iter().map(|it| it.serial).collect())
         })
-        .map_err(|error| for_operand(expected.explain(&[from], error), to))
+        .map_err(|error| for_operand(expected.as_not_mapped(&[from], error), to))
     }
 
     /// Fails if the address of a mapping is not a multiple of its memory's granule.
@@ -199,6 +199,6 @@ fn add_expected(
     let first = journal.targets.len();
     let added = journal.add_targets(range, &AccessChange::NONE);
     let checked = added.and_then(|()| expected.check_targets(journal, first));
-    checked.map_err(|error| expected.explain(&[range], error).for_argument(argument))?;
+    checked.map_err(|error| expected.as_not_mapped(&[range], error).for_argument(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())
 }

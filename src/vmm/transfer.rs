@@ -187,7 +187,7 @@ impl Shared {
             }
             Ok(())
         })
-        .map_err(|error| expected.explain(&[range], error))
+        .map_err(|error| expected.as_not_mapped(&[range], error))
     }
 
     /// Returns the agent that fills a part of a mapping: the memory's owner. If the owner is unknown, or a CPU without
@@ -232,7 +232,7 @@ impl Shared {
             self.check_granted(guards, range, expected, agent, needed)?;
             act(engine, range.start).map_err(|failure| ErrorKind::of_call(failure, size))
         })
-        .map_err(|error| expected.explain(&[range], error))
+        .map_err(|error| expected.as_not_mapped(&[range], error))
     }
 }
 

@@ -120,8 +120,8 @@ impl Allocation {
     }
 
     /// Releases the memory now (`hipMemRelease`). Fails while clones of this value, or owned
-    /// [`Mapping`](super::Mapping)s of the memory, exist. A mapping by address ([`Vmm::map`]) keeps the memory allocated
-    /// until it is unmapped.
+    /// [`Mapping`](super::Mapping)s that were made from this value or a clone, exist. Other references, such as another
+    /// value from [`at`](Self::at), and mappings by address ([`Vmm::map`]) keep the memory allocated.
     ///
     /// # Errors
     /// As for [`Vmm::release`]; the error contains the allocation.
@@ -144,12 +144,14 @@ impl Allocation {
     }
 
     /// Returns the value if nothing else uses the memory: the memory was never exported, and no clones, other
-    /// references, mappings or operations use it. Otherwise drops the value; the last user releases the memory.
+    /// references, mappings or operations use it. The memory loses its name. Otherwise drops the value; the last user
+    /// releases the memory.
     pub(crate) fn into_unused(mut self) -> Option<Self> {
-        let unused = |record: &HandleRecord| {
+        let take_unused = |record: &mut HandleRecord| {
+            record.name = None;
             record.references == 1 && record.mappings == 0 && record.uses == 0 && !record.exported
         };
-        let is_unused = Arc::get_mut(&mut self.inner)?.with_record(unused);
+        let is_unused = Arc::get_mut(&mut self.inner)?.with_record(take_unused);
         is_unused.unwrap_or_default().then_some(self)
     }
 
@@ -164,9 +166,8 @@ impl Allocation {
 }
 
 impl Inner {
-    fn with_record<T>(&self, act: impl FnOnce(&HandleRecord) -> T) -> Option<T> {
-        let handles = &self.vmm.shared.ledger.handles;
-        handles.with_live(self.handle, |record| act(record))
+    fn with_record<T>(&self, act: impl FnOnce(&mut HandleRecord) -> T) -> Option<T> {
+        self.vmm.shared.ledger.handles.with_live(self.handle, act)
     }
 
     fn release(&mut self) -> Result<(), Error> {

@@ -203,7 +203,7 @@ impl Mapping {
                     shared.check_granted(guards, range, expected, Some(agent), access)?;
                     Ok(call_closure(self.reservation.address().get(), || act(self.address)))
                 })
-                .map_err(|error| expected.explain(&[range], error))
+                .map_err(|error| expected.as_not_mapped(&[range], error))
         })
     }
 
@@ -321,7 +321,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if self.unmaps_on_drop
             && !self.vmm().runtime().has_forked()
-            && let Err(error) = self.unmap_now()
+            // Tries twice: after a failure that was rolled back, the second call can succeed.
+            && let Err(error) = self.unmap_now().or_else(|_| self.unmap_now())
         {
             crate::log::event!(WARN, %error, address = %self.address, "unmapping a dropped mapping failed");
         }

@@ -153,8 +153,8 @@ impl Vmm {
         self.shared.page_tables.barrier_failure.as_deref()
     }
 
-    /// Returns whether memory can be mapped from an offset ([`map`](Self::map)): whether this `Vmm` controls
-    /// the page table of every agent that is not a CPU.
+    /// Returns whether memory can be mapped from an offset ([`map`](Self::map)): whether this `Vmm` controls every GPU's
+    /// page table.
     pub fn can_map_offsets(&self) -> bool {
         self.shared.can_map_offsets()
     }
@@ -173,11 +173,9 @@ impl Shared {
         }
     }
 
-    /// Returns whether memory can be mapped from an offset: the library controls the page table of every agent that
-    /// is not a CPU.
+    /// Returns whether memory can be mapped from an offset: the library controls every GPU's page table.
     pub(super) fn can_map_offsets(&self) -> bool {
-        let agents: AgentSet = (0..self.runtime.agents().len()).collect();
-        agents.difference(self.cpus).difference(self.controlled()).is_empty()
+        self.runtime.gpus().all(|gpu| self.controlled().contains(gpu.id().index()))
     }
 
     /// Returns the GPUs whose entries must differ from those that a grant of the runtime writes.
