@@ -181,7 +181,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if !self.released
             && !self.vmm.shared.runtime.has_forked()
-            && let Err(error) = self.release()
+            // Tries twice, as a dropped mapping does: the first wait for GPUs may fail.
+            && let Err(error) = self.release().or_else(|_| self.release())
         {
             crate::log::event!(WARN, %error, handle = %self.handle, "physical memory was not released");
         }

@@ -242,7 +242,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Does not check `is_freed` first: another thread that is freeing the reservation by its address may fail.
         if !self.vmm.runtime().has_forked()
-            && let Err(error) = self.free()
+            // Tries twice, as a dropped mapping does: the first wait for GPUs may fail.
+            && let Err(error) = self.free().or_else(|_| self.free())
             && error.problem() != Some(Problem::NotAReservation)
         {
             let address = self.reserved.range().address();
