@@ -7,6 +7,7 @@ mod on_simulation;
 mod reports_on_amd;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
+mod suspects_on_amd;
 
 use run_command::{json, stderr};
 use serde_json::Value;

@@ -167,6 +167,7 @@ pub fn supervise(
         stuck_copies,
     };
     run.attribute_gpu_fault();
+    run.attribute_failed_map();
     run.order_by_driver_errors();
     run.fail_on_gpu_fault();
     run.fail_on_driver_errors();

@@ -2,9 +2,11 @@
 //! * a call of the runtime, or a request in the emulated driver's log, that succeeded without a result;
 //! * the last request that used an object before another request with the same object failed.
 
+use super::failure::{call_and_error, returned_error};
 use super::interface::function_of;
+use super::level::Level;
 use super::record::Argument;
-use super::supervisor::{Call, LevelRun};
+use super::supervisor::{Call, Cause, LevelRun, Outcome};
 
 /// The requests that must return a value other than 0. Each row contains the name of the request in the driver's log,
 /// and the name of the value's field in the kernel's header.
@@ -156,9 +158,48 @@ pub fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> 
     functions
 }
 
+/// Returns whether a failed request shows that the address is still mapped: amdgpu rejects overlapping mappings with
+/// EINVAL.
+fn is_overlap(line: &str) -> bool {
+    line.contains(" GEM_VA ")
+        && line.contains(" operation=MAP ")
+        && call_and_error(line).1 == "EINVAL"
+}
+
+impl LevelRun {
+    /// The level `unmapped` attributes a failed map to the unmap before. If the driver returned an error during the
+    /// map, and the error is not that of an overlap, attributes the failure to the map instead.
+    pub fn attribute_failed_map(&mut self) {
+        if self.level != Level::Unmapped
+            || !matches!(self.outcome, Outcome::Failed(Cause::Wrong(..)))
+        {
+            return;
+        }
+        let status = |call: &Call| call.end.as_ref()?.status.filter(|status| *status != 0);
+        let mut calls = self.calls.iter().enumerate().rev();
+        let failed = calls.find_map(|(index, call)| Some((index, status(call)?)));
+        let Some((index, status)) = failed else { return };
+        let requests = self.requests_during(&self.calls[index]);
+        let first_error = requests.into_iter().find(|line| returned_error(line));
+        if first_error.is_some_and(|line| !is_overlap(line)) {
+            self.outcome = Outcome::Failed(Cause::Status(index, status));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overlap_is_recognised() {
+        let line = |end| {
+            format!("1:1 0.1 drm0 GEM_VA handle=2 operation=MAP flags=R address=0x7f00 = {end}")
+        };
+        assert!(is_overlap(&line("EINVAL (3.5 us)")));
+        assert!(!is_overlap(&line("EIO (3.5 us)")));
+        assert!(!is_overlap("1:1 0.1 kfd EXPORT_DMABUF handle=0x1 fd=0 = EINVAL (12.0 us)"));
+    }
 
     #[test]
     fn missing_result_is_recognised() {

@@ -1,0 +1,46 @@
+//! The first suspects of `bringup` for faults that a later call, or an earlier use of the same address, can explain too.
+
+use super::on_amd::run_emulated;
+use super::{assert_contains, failed_level};
+use crate::run_command::json;
+use hsa_rocr::{FetchedRelease, Release, test};
+use serde_json::Value;
+
+/// Returns the failure of a run with a planned fault, and checks the level that failed.
+#[track_caller]
+fn failure(fetched: &FetchedRelease, fault: &str, level: &str) -> Value {
+    let arguments = ["--time-limit", "10s", "--format", "json"];
+    let mut report = json(&run_emulated(fetched, &["--fault", fault], &arguments));
+    assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
+    report["failure"].take()
+}
+
+/// The numbers of the faults below are those of this release.
+fn fetched_release(name: &str) -> Option<&'static FetchedRelease> {
+    let mut releases = test::fetch_releases(name)?.iter();
+    releases.find(|fetched| fetched.release() == Release::R7_2_4)
+}
+
+/// In the level `unmapped`, an error of the driver explains a failed map better than the unmap before. Only an overlap
+/// (EINVAL) means that the address is still mapped.
+#[test]
+fn driver_error_after_unmap_is_the_suspect() {
+    let name = "suspects_on_amd::driver_error_after_unmap_is_the_suspect";
+    let Some(fetched) = fetched_release(name) else { return };
+    for (fault, call, first) in [
+        (
+            "EXPORT_DMABUF#5=EMFILE",
+            "hsa_amd_vmem_map",
+            "the driver returned EMFILE for kfd EXPORT_DMABUF",
+        ),
+        ("GEM_MMAP#3=EIO", "hsa_amd_vmem_map", "the driver returned EIO for drm0 GEM_MMAP"),
+        ("GEM_VA.MAP#3=ENOMEM", "hsa_amd_vmem_set_access", "ENOMEM for drm0 GEM_VA"),
+        ("GEM_VA.UNMAP=late:5ms", "hsa_amd_vmem_unmap", "operation UNMAP"),
+    ] {
+        let failure = failure(fetched, fault, "unmapped");
+        assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");
+        assert_contains(failure["try_next"][0].as_str().unwrap(), &[first]);
+        let is_later = call == "hsa_amd_vmem_unmap";
+        assert_eq!(failure["failed_requests_are_later"], is_later, "{fault}: {failure:#}");
+    }
+}
