@@ -177,7 +177,12 @@ fn replay_agrees_on_other_runtimes() {
         assert_agrees(&[&replay[..], &["--runtime", "sim", "--gpus", "2"]].concat(), "simulation");
         let output = run(&[&replay[..], &["--runtime", "sim", "--gpus", "1"]].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(stderr(&output).contains("--gpus 2"), "{output:?}");
+        assert!(stderr(&output).contains("; --gpus 2 simulates them"), "{output:?}");
+        let release = fixture.release();
+        let emulated = ["emulate", "--gpus", "1", "--rocr", release, "--", HSA_VMM];
+        let output = run(&[&emulated[..], &replay].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stderr(&output).contains("; hsa-vmm emulate --gpus 2 emulates"), "{output:?}");
     });
 }
 

@@ -175,10 +175,12 @@ impl Replayer {
         {
             let needed = plan.agents_needed(kind);
             if needed > found {
-                let hint = if kind == AgentKind::Gpu {
-                    format!("; --gpus {needed} simulates them")
-                } else {
-                    String::new()
+                let hint = match kind {
+                    AgentKind::Gpu if runtime.simulation().is_some() => {
+                        format!("; --gpus {needed} simulates them")
+                    }
+                    AgentKind::Gpu => format!("; hsa-vmm emulate --gpus {needed} emulates them"),
+                    _ => String::new(),
                 };
                 let message = format!(
                     "the recording uses {needed} {name}, and this machine has {found}{hint}"
