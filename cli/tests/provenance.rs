@@ -343,6 +343,27 @@ fn faults_that_nothing_detects_are_named() {
 }
 
 #[test]
+fn expected_failure_detects_a_planned_fault() {
+    if test::fetch_releases("expected_failure_detects_a_planned_fault").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("expect.toml");
+    let case = "map.memory.whole_handle";
+    let entry = format!("[[expect]]\ncase = \"{case}\"\nreason = \"r\"\nsource = \"s\"\n");
+    std::fs::write(&list, entry).unwrap();
+    let arguments = ["conform", "--filter", case, "--expect", list.to_str().unwrap()];
+    for format in ["table", "ktap"] {
+        let arguments = [&arguments[..], &["--format", format]].concat();
+        let output = run_emulated("EXPORT_DMABUF=EIO", &arguments);
+        assert!(output.status.success(), "{output:?}");
+        for text in [stdout(&output), stderr(&output)] {
+            assert!(!text.contains("detected it"), "{format}: {text}");
+        }
+    }
+}
+
+#[test]
 fn ktap_reports_a_runtime_that_does_not_start() {
     let is_fetched = test::fetch_releases("ktap_reports_a_runtime_that_does_not_start").is_some();
     let assert_bails_out = |output: &Output, fault: Option<&str>| {
