@@ -160,8 +160,8 @@ fn detection_page(by: FaultTarget) -> &'static str {
     }
 }
 
-/// Returns whether a case failed as listed in a file of `--expect`. The failure can be the effect of a planned fault. Ignores
-/// the built-in list, which contains defects of releases.
+/// Returns whether a case failed as listed in a file of `--expect`. The failure can be the effect of a planned fault.
+/// Ignores the built-in list, which contains defects of releases.
 pub fn has_expected_failure(report: &Report) -> bool {
     let built_in = KnownFailures::built_in().entries();
     let mut known = report.cases.iter().filter(|case| case.status == Status::Known);

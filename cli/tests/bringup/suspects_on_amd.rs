@@ -44,3 +44,27 @@ fn driver_error_after_unmap_is_the_suspect() {
         assert_eq!(failure["failed_requests_are_later"], is_later, "{fault}: {failure:#}");
     }
 }
+
+/// If other memory was mapped at an address before, an old entry of this address can be the cause.
+#[test]
+fn earlier_mapping_of_the_address_is_suspected() {
+    let name = "suspects_on_amd::earlier_mapping_of_the_address_is_suspected";
+    let Some(fetched) = fetched_release(name) else { return };
+    let earlier = "or the earlier operation UNMAP (AMDGPU_VA_OP_UNMAP) at the same address";
+    let no_fault = "the TLB was not flushed after the earlier unmap";
+    let fault_again = "the unmap of the earlier mapping can also have taken effect late";
+    for (fault, level, is_used_again, words) in [
+        ("GEM_VA.UNMAP#5-=stale:20ms", "at_once", true, no_fault),
+        ("GEM_VA.MAP=late:5ms", "unmapped", true, fault_again),
+        ("GEM_VA.MAP=unseen:50ms", "gpu", false, "not the TLB"),
+        ("GEM_VA.MAP=lost", "gpu", false, "first suspect that the entry is missing"),
+    ] {
+        let failure = failure(fetched, fault, level);
+        let first = failure["try_next"][0].as_str().unwrap();
+        assert_contains(first, &["amdgpu_gem_va_ioctl first", "operation MAP (AMDGPU_VA_OP_MAP)"]);
+        assert_eq!(first.contains(earlier), is_used_again, "{fault}: {failure:#}");
+        let second = failure["try_next"][1].as_str().unwrap();
+        assert_contains(second, &[words]);
+        assert_eq!(second.contains("not the TLB"), words == "not the TLB", "{second}");
+    }
+}

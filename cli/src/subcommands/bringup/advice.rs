@@ -1,16 +1,17 @@
 //! Advice on what to try after a failure.
 
-use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
+use super::data::{DAMAGED, GRANT, LATE_COPY, LATE_FILL, LATE_MAPPING};
 use super::engine::{self, EngineError};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
-use super::interface::{function_of, is_logged, named_in, request, suspect};
+use super::interface::{GEM_VA, function_of, is_logged, named_in, request, suspect};
 use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{
     call_without_result, functions_of_arguments, lacks_address_space, last_user, missing_result,
+    uses_address_again,
 };
 use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::End;
@@ -95,7 +96,14 @@ fn advise_successful_requests(
         };
     }
     // Suspect only a request that the call has made.
-    let suspected = call.and_then(|call| suspect(run.level, &call.begin.call));
+    let suspected = call.and_then(|call| {
+        let (interface, mut operation) = suspect(run.level, &call.begin.call)?;
+        if call.begin.call == GRANT && interface == GEM_VA && uses_address_again(run, call) {
+            operation +=
+                ", or the earlier operation UNMAP (AMDGPU_VA_OP_UNMAP) at the same address";
+        }
+        Some((interface, operation))
+    });
     let suspected =
         suspected.filter(|(interface, _)| driver.iter().any(|line| is_logged(interface, line)));
     let suspects = match suspected {
@@ -205,6 +213,7 @@ fn advise_wrong_result(
     environment: Environment,
 ) -> Option<String> {
     let is_simulation = environment == Environment::Simulation;
+    let is_used_again = call.is_some_and(|call| uses_address_again(run, call));
     let call = call.map_or("", |call| &call.begin.call);
     // If a call returned an error, no GPU has accessed the memory.
     if run.level == Level::Unmapped && !is_simulation && !run.has_error_status() {
@@ -225,9 +234,12 @@ fn advise_wrong_result(
         ));
     }
     if what.contains(LATE_MAPPING) && !is_simulation {
+        if is_used_again {
+            return Some(environment.advise_old_entry_of_earlier_mapping());
+        }
         return Some(
             "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for the fence \
-             of the page-table update, not the TLB, which no later call has flushed"
+             of the page-table update, not the TLB, which has no entry of an address that is used for the first time"
                 .to_owned(),
         );
     }
@@ -266,9 +278,10 @@ fn advise_wrong_result(
         return Some(format!(
             "the destination does not contain the source's data. If it still has its old contents (0, or a value \
              written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
-             engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence. If it has \
+             engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence{}. If it has \
              other contents, also suspect the page tables of both addresses ({}), missing flushes of caches or \
              HDP, and other mappings",
+            if is_used_again { OLD_ENTRY_IN_COPY } else { "" },
             environment.page_tables()
         ));
     }
@@ -278,6 +291,11 @@ fn advise_wrong_result(
             .to_owned()
     })
 }
+
+/// The part of the advice for wrong copies if other memory was mapped at the address before.
+const OLD_ENTRY_IN_COPY: &str = ", or, because other memory was mapped at this address before, an old entry of the \
+     address: perhaps the TLB was not flushed after the earlier operation UNMAP of amdgpu_gem_va_ioctl, or the entry \
+     of the operation MAP was written late";
 
 /// The advice for a GPU fault while the runtime stops.
 const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then frees their memory. \
@@ -365,7 +383,10 @@ pub fn advise(
     let is_stop = is_stopping(run, cause, call);
     let advise_gpu_fault = || match run.gpu_fault()? {
         _ if is_stop && !is_simulation => Some(ADVICE_ON_STOP.to_owned()),
-        fault => Some(environment.advise_gpu_fault(fault)),
+        fault => {
+            let is_used_again = call.is_some_and(|call| uses_address_again(run, call));
+            Some(environment.advise_gpu_fault(fault, is_used_again))
+        }
     };
     advice.extend(run.engine_error().map(EngineError::advise));
     // Other advice about a fault follows the advice about requests.

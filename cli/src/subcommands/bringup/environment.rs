@@ -157,8 +157,8 @@ impl Environment {
     }
 
     /// Says what to suspect after a GPU page fault. A TLB contains no entry of an address that was never mapped, so the
-    /// page table is the first suspect.
-    pub fn advise_gpu_fault(self, fault: GpuFault) -> String {
+    /// page table is the first suspect. `is_used_again` tells whether the address was mapped and unmapped before.
+    pub fn advise_gpu_fault(self, fault: GpuFault, is_used_again: bool) -> String {
         if fault.is_write_to_read_only_page {
             return format!(
                 "the GPU found a page-table entry for the address, but the entry does not permit writing: first \
@@ -168,11 +168,16 @@ impl Environment {
                 self.page_tables()
             );
         }
+        let earlier_mapping = if is_used_again {
+            "The address was mapped before: the unmap of the earlier mapping can also have taken effect late, and \
+             removed the new entry, or the TLB was not flushed after it"
+        } else {
+            "A missing flush of the TLB can be the cause only if the address was used before"
+        };
         format!(
             "the GPU found no page-table entry for the address, or no permission in it: first suspect that the entry \
              is missing, or was written only after AMDGPU_GEM_VA or MAP_MEMORY_TO_GPU had returned (the fence of the \
-             page-table update); check the page table ({}). A missing flush of the TLB can be the cause only if the \
-             address was used before{}",
+             page-table update); check the page table ({}). {earlier_mapping}{}",
             self.page_tables(),
             self.distinguish_tlb()
         )
@@ -183,6 +188,18 @@ impl Environment {
         format!(
             "the GPU used an old page-table entry. There are two possible causes: the TLB was not flushed after \
              {operation}, or the entry was written only after AMDGPU_GEM_VA had returned{}",
+            self.distinguish_tlb()
+        )
+    }
+
+    /// Says what to suspect if a GPU accesses new memory only some time after its mapping, at an address that was mapped
+    /// before.
+    pub fn advise_old_entry_of_earlier_mapping(self) -> String {
+        format!(
+            "other memory was mapped at this address before. There are two possible causes: the TLB was not flushed \
+             after the earlier unmap (AMDGPU_VA_OP_UNMAP), so that the GPU still accessed the earlier memory, or the \
+             entry of the new mapping was written only after AMDGPU_GEM_VA had returned (the fence of the page-table \
+             update){}",
             self.distinguish_tlb()
         )
     }

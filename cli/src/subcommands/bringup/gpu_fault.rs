@@ -69,7 +69,7 @@ fn address(output: &str) -> Option<u64> {
 }
 
 /// Parses the hexadecimal number at the start of a text.
-fn parse_hex(text: &str) -> Option<u64> {
+pub fn parse_hex(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x")?;
     let end = digits.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(digits.len());
     u64::from_str_radix(&digits[..end], 16).ok()

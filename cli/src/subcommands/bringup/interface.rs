@@ -95,7 +95,7 @@ const AVAILABLE: Interface =
 const KFD_MMAP: Interface = kfd("kfd MMAP", "mmap (doorbells, events, MMIO)", "kfd_mmap");
 const INFO: Interface = drm("drm INFO", "DRM_IOCTL_AMDGPU_INFO", "amdgpu_info_ioctl");
 const DRM_VERSION: Interface = drm("drm VERSION", "DRM_IOCTL_VERSION", "drm_version");
-const GEM_VA: Interface = drm("drm GEM_VA", "DRM_IOCTL_AMDGPU_GEM_VA", "amdgpu_gem_va_ioctl");
+pub const GEM_VA: Interface = drm("drm GEM_VA", "DRM_IOCTL_AMDGPU_GEM_VA", "amdgpu_gem_va_ioctl");
 const GEM_OP: Interface = drm("drm GEM_OP", "DRM_IOCTL_AMDGPU_GEM_OP", "amdgpu_gem_op_ioctl");
 const GEM_MMAP: Interface =
     drm("drm GEM_MMAP", "DRM_IOCTL_AMDGPU_GEM_MMAP", "amdgpu_gem_mmap_ioctl");

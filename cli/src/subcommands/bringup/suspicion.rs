@@ -3,6 +3,7 @@
 //! * the last request that used an object before another request with the same object failed.
 
 use super::failure::{call_and_error, returned_error};
+use super::gpu_fault::parse_hex;
 use super::interface::function_of;
 use super::level::Level;
 use super::record::Argument;
@@ -156,6 +157,25 @@ pub fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> 
     functions.sort_unstable();
     functions.dedup();
     functions
+}
+
+/// Returns whether an argument of `call` is an address that an earlier call of the same process has unmapped. The page
+/// tables and TLBs can then contain an old entry of this address.
+pub fn uses_address_again(run: &LevelRun, call: &Call) -> bool {
+    let addresses: Vec<_> =
+        call.begin.arguments.iter().filter_map(|argument| parse_hex(&argument.value)).collect();
+    let is_before = |other: &&Call| {
+        other.begin.id.process == call.begin.id.process
+            && other.begin.id.number < call.begin.id.number
+            && other.begin.call == "hsa_amd_vmem_unmap"
+            && other.end.as_ref().is_some_and(|end| end.status == Some(0))
+    };
+    let mut ranges = run.calls.iter().filter(is_before).filter_map(|other| {
+        let mut values = other.begin.arguments.iter().map(|argument| parse_hex(&argument.value));
+        let (start, size) = values.next()?.zip(values.next()?)?;
+        Some(start..start.saturating_add(size))
+    });
+    ranges.any(|range| addresses.iter().any(|address| range.contains(address)))
 }
 
 /// Returns whether a failed request shows that the address is still mapped: amdgpu rejects overlapping mappings with
