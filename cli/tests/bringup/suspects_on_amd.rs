@@ -55,7 +55,7 @@ fn earlier_mapping_of_the_address_is_suspected() {
     let fault_again = "the unmap of the earlier mapping can also have taken effect late";
     for (fault, level, is_used_again, words) in [
         ("GEM_VA.UNMAP#5-=stale:20ms", "at_once", true, no_fault),
-        ("GEM_VA.MAP=late:5ms", "unmapped", true, fault_again),
+        ("GEM_VA.MAP#3-=late:50ms", "unmapped", true, fault_again),
         ("GEM_VA.MAP=unseen:50ms", "gpu", false, "not the TLB"),
         ("GEM_VA.MAP=lost", "gpu", false, "first suspect that the entry is missing"),
     ] {
@@ -66,5 +66,19 @@ fn earlier_mapping_of_the_address_is_suspected() {
         let second = failure["try_next"][1].as_str().unwrap();
         assert_contains(second, &[words]);
         assert_eq!(second.contains("not the TLB"), words == "not the TLB", "{second}");
+    }
+}
+
+/// If CPU and GPU see different memory, the mapping of either can be wrong.
+#[test]
+fn both_mappings_are_suspected_equally() {
+    let name = "suspects_on_amd::both_mappings_are_suspected_equally";
+    let Some(fetched) = fetched_release(name) else { return };
+    for fault in ["GEM_VA.MAP=shifted", "MMAP#9=lost"] {
+        let failure = failure(fetched, fault, "data");
+        let first = failure["try_next"][0].as_str().unwrap();
+        let words =
+            ["amdgpu_gem_va_ioctl (the GPU's mapping", "drm_gem_mmap, ttm_bo_mmap_obj (the"];
+        assert_contains(first, &words);
     }
 }

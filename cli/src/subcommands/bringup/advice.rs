@@ -1,17 +1,17 @@
 //! Advice on what to try after a failure.
 
-use super::data::{DAMAGED, GRANT, LATE_COPY, LATE_FILL, LATE_MAPPING};
+use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
 use super::engine::{self, EngineError};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
-use super::interface::{GEM_VA, function_of, is_logged, named_in, request, suspect};
+use super::interface::{function_of, request};
 use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{
-    call_without_result, functions_of_arguments, lacks_address_space, last_user, missing_result,
-    uses_address_again,
+    advise_successful_requests, call_without_result, lacks_address_space, last_user,
+    missing_result, uses_address_again,
 };
 use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::End;
@@ -69,77 +69,6 @@ fn advise_failed_request(run: &LevelRun, line: &str, times: usize) -> String {
          offset or size{}",
         suspect.unwrap_or_default()
     )
-}
-
-/// Returns the advice if all requests during a call returned success. `has_suspect` tells whether earlier advice
-/// already names a suspect.
-fn advise_successful_requests(
-    run: &LevelRun,
-    call: Option<&Call>,
-    driver: &[String],
-    has_suspect: bool,
-) -> String {
-    let during = call.map_or("the level", |call| &call.begin.call);
-    let mut functions: Vec<_> = driver.iter().filter_map(|line| function_of(line)).collect();
-    functions.sort_unstable();
-    functions.dedup();
-    if functions.is_empty() {
-        let start = format!("the driver received no request during {during}");
-        let functions =
-            call.map(|call| functions_of_arguments(run, call)).unwrap_or_default().join(", ");
-        return match functions.is_empty() {
-            true => format!("{start} (--log FILE has all calls)"),
-            false => format!(
-                "{start}: suspect the requests of the calls that returned its arguments: {functions} (--log FILE \
-                 has all calls)"
-            ),
-        };
-    }
-    // Suspect only a request that the call has made.
-    let suspected = call.and_then(|call| {
-        let (interface, mut operation) = suspect(run.level, &call.begin.call)?;
-        if call.begin.call == GRANT && interface == GEM_VA && uses_address_again(run, call) {
-            operation +=
-                ", or the earlier operation UNMAP (AMDGPU_VA_OP_UNMAP) at the same address";
-        }
-        Some((interface, operation))
-    });
-    let suspected =
-        suspected.filter(|(interface, _)| driver.iter().any(|line| is_logged(interface, line)));
-    let suspects = match suspected {
-        Some((interface, operation)) => {
-            functions.retain(|function| *function != interface.function);
-            let others = match functions[..] {
-                [] => String::new(),
-                _ => format!(", then {}", functions.join(", ")),
-            };
-            let (function, request) = (interface.function, interface.request);
-            format!("suspect the kernel's {function} first ({request}{operation}){others}")
-        }
-        None if has_suspect => format!("also suspect {}", functions.join(", ")),
-        None => suspect_named(run, &functions),
-    };
-    format!(
-        "every request to the driver during {during} returned success: {suspects}; compare the results and effects \
-         of the calls above with the expected ones (--log FILE has all calls)"
-    )
-}
-
-/// Suspects kernel functions. A function that the runtime's output or the kernel's log names comes first.
-fn suspect_named(run: &LevelRun, functions: &[&str]) -> String {
-    let kernel = run.kernel.as_deref().unwrap_or_default().iter().map(String::as_str);
-    let mut lines = run.output.lines().chain(kernel);
-    let named = lines.find_map(|line| {
-        let function = named_in(line)?.function;
-        functions.contains(&function).then_some((function, line.trim()))
-    });
-    let Some((first, line)) = named else {
-        return format!("suspect {} first", functions.join(", "));
-    };
-    let others: Vec<_> = functions.iter().filter(|function| **function != first).copied().collect();
-    let then =
-        if others.is_empty() { String::new() } else { format!(", then {}", others.join(", ")) };
-    format!("suspect {first} first, because the log names its request (`{line}`){then}")
 }
 
 /// Returns the advice for a hang without a failed or unfinished request.

@@ -23,6 +23,8 @@ const LATE_LIMIT: Duration = Duration::from_millis(500);
 pub const LATE_COPY: &str = "end only some time after their signal";
 /// How messages describe a mapping that took effect after the call that granted access.
 pub const LATE_MAPPING: &str = "only some time after the call returned";
+/// How messages describe memory whose data only the GPU reads correctly.
+pub const DIFFERENT_VIEWS: &str = "see different memory at one address";
 /// How messages describe memory that was filled after the call of the fill.
 pub const LATE_FILL: &str = "memory was filled only some time after the fill had returned";
 /// How messages describe a copy with wrong data, if the same copy is right when it is repeated.
@@ -382,7 +384,7 @@ fn compare_views(
     let (call, what, reader, difference) = match (by_cpu, by_gpu) {
         (None, None) => return Ok(None),
         (Some(difference), None) => {
-            let what = format!("CPU and {} see different memory at one address", gpu.c_expression);
+            let what = format!("CPU and {} {DIFFERENT_VIEWS}", gpu.c_expression);
             (GRANT, what, format!("the CPU; {} reads the right data", gpu.c_expression), difference)
         }
         (Some(difference), Some(_)) => (

@@ -1,10 +1,12 @@
 //! Finds the call or request to suspect:
 //! * a call of the runtime, or a request in the emulated driver's log, that succeeded without a result;
-//! * the last request that used an object before another request with the same object failed.
+//! * the last request that used an object before another request with the same object failed;
+//! * a request of a call with a wrong result, if all requests of the call succeeded.
 
+use super::data::{DIFFERENT_VIEWS, GRANT};
 use super::failure::{call_and_error, returned_error};
 use super::gpu_fault::parse_hex;
-use super::interface::function_of;
+use super::interface::{GEM_VA, function_of, is_logged, named_in, suspect};
 use super::level::Level;
 use super::record::Argument;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
@@ -140,7 +142,7 @@ pub fn call_without_result<'a>(run: &'a LevelRun, call: &Call) -> Option<(&'a Ca
 
 /// Finds the earlier calls that returned an argument of `call`. Returns the kernel functions that handled the driver
 /// requests of these earlier calls.
-pub fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> {
+fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> {
     let arguments = &call.begin.arguments;
     let is_argument = |value: &str| {
         value.starts_with("0x") && value != "0x0" && arguments.iter().any(|it| it.value == value)
@@ -157,6 +159,99 @@ pub fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> 
     functions.sort_unstable();
     functions.dedup();
     functions
+}
+
+/// Returns the advice if all requests during a call returned success. `has_suspect` tells whether earlier advice
+/// already names a suspect.
+pub fn advise_successful_requests(
+    run: &LevelRun,
+    call: Option<&Call>,
+    driver: &[String],
+    has_suspect: bool,
+) -> String {
+    let during = call.map_or("the level", |call| &call.begin.call);
+    let mut functions: Vec<_> = driver.iter().filter_map(|line| function_of(line)).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    if functions.is_empty() {
+        let start = format!("the driver received no request during {during}");
+        let functions =
+            call.map(|call| functions_of_arguments(run, call)).unwrap_or_default().join(", ");
+        return match functions.is_empty() {
+            true => format!("{start} (--log FILE has all calls)"),
+            // Earlier advice about a copy names likelier causes.
+            false if has_suspect => format!(
+                "if the cause is none of these: {start}; the calls that returned its arguments used {functions} \
+                 (--log FILE has all calls)"
+            ),
+            false => format!(
+                "{start}: suspect the requests of the calls that returned its arguments: {functions} (--log FILE \
+                 has all calls)"
+            ),
+        };
+    }
+    // Suspect only a request that the call has made.
+    let suspected = call.and_then(|call| {
+        let (interface, mut operation) = suspect(run.level, &call.begin.call)?;
+        if call.begin.call == GRANT && interface == GEM_VA && uses_address_again(run, call) {
+            operation +=
+                ", or the earlier operation UNMAP (AMDGPU_VA_OP_UNMAP) at the same address";
+        }
+        Some((interface, operation))
+    });
+    let suspected =
+        suspected.filter(|(interface, _)| driver.iter().any(|line| is_logged(interface, line)));
+    let is_mmap = |function: &&&str| function.starts_with("drm_gem_mmap");
+    let mmap = functions.iter().find(is_mmap).copied().filter(|_| has_different_views(run));
+    let suspects = match (suspected, mmap) {
+        // The mapping of the GPU or that of the CPU refers to other memory.
+        (Some((interface, operation)), Some(mmap)) => {
+            functions.retain(|function| ![interface.function, mmap].contains(function));
+            let (function, request) = (interface.function, interface.request);
+            let others = functions.join(", ");
+            format!(
+                "suspect the kernel's {function} (the GPU's mapping; {request}{operation}) and {mmap} (the CPU's \
+                 mapping) equally, then {others}"
+            )
+        }
+        (Some((interface, operation)), None) => {
+            functions.retain(|function| *function != interface.function);
+            let others = match functions[..] {
+                [] => String::new(),
+                _ => format!(", then {}", functions.join(", ")),
+            };
+            let (function, request) = (interface.function, interface.request);
+            format!("suspect the kernel's {function} first ({request}{operation}){others}")
+        }
+        (None, _) if has_suspect => format!("also suspect {}", functions.join(", ")),
+        (None, _) => suspect_named(run, &functions),
+    };
+    format!(
+        "every request to the driver during {during} returned success: {suspects}; compare the results and effects \
+         of the calls above with the expected ones (--log FILE has all calls)"
+    )
+}
+
+/// Returns whether the level failed because CPU and GPU see different memory.
+fn has_different_views(run: &LevelRun) -> bool {
+    matches!(&run.outcome, Outcome::Failed(Cause::Wrong(_, what)) if what.contains(DIFFERENT_VIEWS))
+}
+
+/// Suspects kernel functions. A function that the runtime's output or the kernel's log names comes first.
+fn suspect_named(run: &LevelRun, functions: &[&str]) -> String {
+    let kernel = run.kernel.as_deref().unwrap_or_default().iter().map(String::as_str);
+    let mut lines = run.output.lines().chain(kernel);
+    let named = lines.find_map(|line| {
+        let function = named_in(line)?.function;
+        functions.contains(&function).then_some((function, line.trim()))
+    });
+    let Some((first, line)) = named else {
+        return format!("suspect {} first", functions.join(", "));
+    };
+    let others: Vec<_> = functions.iter().filter(|function| **function != first).copied().collect();
+    let then =
+        if others.is_empty() { String::new() } else { format!(", then {}", others.join(", ")) };
+    format!("suspect {first} first, because the log names its request (`{line}`){then}")
 }
 
 /// Returns whether an argument of `call` is an address that an earlier call of the same process has unmapped. The page
