@@ -180,7 +180,7 @@ fn request_that_is_the_cause_is_suspected_first() {
             (
                 "GET_DMABUF_INFO=half",
                 "shared",
-                "kfd_ioctl_get_dmabuf_info, kfd_ioctl_import_dmabuf (--log FILE",
+                "its arguments: kfd_ioctl_get_dmabuf_info, kfd_ioctl_import_dmabuf",
             ),
             (
                 "UNMAP_MEMORY_FROM_GPU=lost",

@@ -141,7 +141,7 @@ pub fn call_without_result<'a>(run: &'a LevelRun, call: &Call) -> Option<(&'a Ca
 }
 
 /// Finds the earlier calls that returned an argument of `call`. Returns the kernel functions that handled the driver
-/// requests of these earlier calls.
+/// requests of these earlier calls, those of the latest call first.
 fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> {
     let arguments = &call.begin.arguments;
     let is_argument = |value: &str| {
@@ -153,11 +153,14 @@ fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> {
         let mut outputs = other.end.iter().flat_map(|end| &end.outputs);
         is_before && outputs.any(|output| is_argument(&output.value))
     };
-    let calls = run.calls.iter().filter(returned_argument);
+    let calls = run.calls.iter().rev().filter(returned_argument);
     let lines = calls.flat_map(|other| run.driver_during(other));
-    let mut functions: Vec<_> = lines.filter_map(function_of).collect();
-    functions.sort_unstable();
-    functions.dedup();
+    let mut functions: Vec<_> = Vec::new();
+    for function in lines.filter_map(function_of) {
+        if !functions.contains(&function) {
+            functions.push(function);
+        }
+    }
     functions
 }
 
