@@ -6,6 +6,7 @@ use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
 use super::interface::{function_of, request};
+use super::kernel_trace;
 use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
@@ -282,6 +283,10 @@ pub fn advise(
         advice.push(environment.advise_runtime());
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;
+    }
+    // The kernel's log names the function more exactly than any request does.
+    if matches!(environment, Environment::VirtualMachine | Environment::Real) {
+        advice.extend(run.kernel.as_deref().ok().and_then(kernel_trace::advise));
     }
     // The first error usually causes the later errors.
     let is_error = |line: &&String| returned_error(line);

@@ -3,6 +3,7 @@
 use super::advice::{Setup, advise};
 use super::gpu_fault;
 use super::interface::{Interface, is_logged, used_by};
+use super::kernel_trace;
 use super::level::Level;
 use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
@@ -41,7 +42,7 @@ pub struct Failure {
     pub driver: Option<Vec<String>>,
     /// The lines that the runtime logged during the call.
     pub runtime: Vec<String>,
-    /// The lines that the kernel logged during the level, or the reason why its log cannot be read.
+    /// The lines that the kernel logged during the level, without the registers of traces, or the reason why its log cannot be read.
     pub kernel: Result<Vec<String>, String>,
     /// The results of the checks of this machine.
     pub machine: Vec<Check>,
@@ -159,7 +160,7 @@ impl Failure {
             interfaces,
             driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
             runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
-            kernel: run.kernel.clone().map(|lines| last_lines(lines, LOG_LINES)),
+            kernel: run.kernel.clone().map(|lines| kernel_trace::shorten(lines, LOG_LINES)),
             machine: checks.collect(),
             try_next,
             calls: run.listed_calls(),

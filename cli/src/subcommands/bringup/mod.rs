@@ -17,6 +17,7 @@ mod failure;
 mod gpu_fault;
 mod hsa;
 mod interface;
+mod kernel_trace;
 mod level;
 mod level_log;
 mod machine;

@@ -1,6 +1,7 @@
 //! Prints the levels and the report of a failure: 80 columns, colours on a terminal.
 
 use super::failure::{DriverResult, FailedCall, Failure};
+use super::kernel_trace;
 use super::level::Level;
 use super::supervisor::{LevelRun, Outcome};
 use crate::screen::Screen;
@@ -133,6 +134,9 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
     match &failure.kernel {
         Ok(lines) if lines.is_empty() => {
             print_note(out, "The kernel logged nothing during this level.")?
+        }
+        Ok(lines) if kernel_trace::is_about_amdgpu(lines) => {
+            print_log(out, "Logged by the kernel during this level", lines)?
         }
         // The kernel also logs messages about other processes.
         Ok(lines) => {
