@@ -84,9 +84,10 @@ pub fn advise_stuck_copy(
                  kfd_ioctl_wait_events first{also}"
             )
         }
-        StuckCopy { arrived: Some(true), .. } => "the engine has copied, but has not set the signal: suspect the end \
-             of the copy first (the fence or atomic that writes the signal, and the page-table entry of the signal's \
-             memory), not the interrupt"
+        StuckCopy { arrived: Some(true), .. } => "the engine has copied, but the CPU does not find the end in the \
+             signal: suspect the end of the copy first (the fence or atomic that writes the signal), and the mappings \
+             of the signal's memory: the GPU's page-table entry and the CPU's mmap (drm_gem_mmap, ttm_bo_mmap_obj); \
+             not the interrupt"
             .to_owned(),
         StuckCopy { arrived: Some(false), .. } if has_begun == Some(false) => {
             "the engine has not begun the copy: suspect the doorbell and the queue first (kfd_mmap, \
