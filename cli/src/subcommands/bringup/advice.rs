@@ -241,14 +241,18 @@ const ADVICE_ON_UNNOTICED_FAULT: &str = "the GPU has faulted, as this level expe
 const ADVICE_ON_ENODEV: &str = "amdkfd returns ENODEV for requests to a GPU without an address space: suspect \
      kfd_ioctl_acquire_vm first (ACQUIRE_VM), which returned success, but may not have kept the address space";
 
-/// Returns whether the runtime was stopping when the level failed.
+/// Returns whether the runtime was stopping when the level failed, in this process or in one that ended early.
 fn is_stopping(run: &LevelRun, cause: &Cause, call: Option<&Call>) -> bool {
     let in_flight: &[usize] = match cause {
         Cause::Crash(calls, _) | Cause::Hang(calls, _) | Cause::GpuFault(_, _, calls) => calls,
         _ => &[],
     };
+    let is_stop = |call: &&Call| call.begin.call == "hsa_shut_down";
+    let has_ended_early = |call: &&Call| call.begin.id.process != 0 && call.end.is_none();
+    let is_wrong = matches!(cause, Cause::Wrong(..));
+    let mut others = run.calls.iter().filter(has_ended_early);
     let mut calls = in_flight.iter().map(|index| &run.calls[*index]).chain(call);
-    calls.any(|call| call.begin.call == "hsa_shut_down")
+    calls.any(|call| is_stop(&call)) || (is_wrong && others.any(|call| is_stop(&call)))
 }
 
 /// Returns whether a line of the driver's log opens a device.

@@ -228,6 +228,12 @@ mod tests {
         let cause = Cause::GpuFault(0, 0x7f_2000, vec![1]);
         let advice = advise(&run, &cause, run.calls.first(), &None, &[], setup);
         assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
+        // The runtime of another process was stopping, and the process ended early.
+        run.calls.push(call("hsa_amd_memory_pool_free", &[]));
+        run.calls[1].begin.id.process = 1;
+        let cause = Cause::Wrong(Some(2), "one of the other processes: SIGABRT".to_owned());
+        let advice = advise(&run, &cause, run.calls.last(), &None, &[], setup);
+        assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
         // Other processes can cause the faults in the kernel's log.
         run.outcome = Outcome::Reached;
         run.output.clear();
