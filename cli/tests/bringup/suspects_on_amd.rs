@@ -1,4 +1,5 @@
-//! The first suspects of `bringup` for faults that a later call, or an earlier use of the same address, can explain too.
+//! The first suspects of `bringup` for faults that a later call, or an earlier use of the same address, can also
+//! explain.
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level};

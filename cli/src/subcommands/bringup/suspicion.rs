@@ -141,8 +141,8 @@ pub fn call_without_result<'a>(run: &'a LevelRun, call: &Call) -> Option<(&'a Ca
 }
 
 /// Finds the earlier calls that returned an argument of `call`. Returns the kernel functions that handled the driver
-/// requests of these earlier calls, those of the latest call first. A reservation of addresses comes last: in ROCm 6.1, it
-/// makes a request, but it is hardly the cause.
+/// requests of these earlier calls, those of the latest call first. A reservation of addresses comes last: in ROCm
+/// 6.1, it makes a request, but it is hardly the cause.
 fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> {
     let arguments = &call.begin.arguments;
     let is_argument = |value: &str| {
