@@ -2,16 +2,18 @@
 
 use super::handle::IpcHandle;
 use super::mode::IpcMode;
-use super::table::Table;
+use super::table::{FILE_SIZE, Table};
 use super::{of_failure, own_namespace, server_client};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::memory::{Exported, PoolMemory, Record, Registry, State};
-use crate::native::{NativeIpc, Status, ipc_server_lock, out_of_descriptors, with_sigpipe_blocked};
+use crate::native::{NativeIpc, Status, ipc_server_lock, out_of_descriptors, with_signals_blocked};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock, write};
 use crate::vmm::{Address, Quirks};
 use core::any::Any;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::sync::{Arc, OnceLock, Weak};
 
 #[derive(Debug, Default)]
@@ -31,6 +33,10 @@ impl Exports {
         let mut weak_table = lock(&self.table);
         if let Some(table) = weak_table.upgrade() {
             return Ok(table);
+        }
+        // The kernel would end the process (`SIGXFSZ`).
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < FILE_SIZE) {
+            return Err(ErrorKind::of_system("ftruncate", Errno::FBIG));
         }
         let table = Arc::new(Table::new(process, namespace)?);
         *weak_table = Arc::downgrade(&table);
@@ -155,8 +161,9 @@ fn create_native(
         return Err(ErrorKind::OutOfDescriptors);
     }
     // The server's thread inherits the signal mask. The thread writes to connections that the other process may have
-    // closed; without the mask, `SIGPIPE` would end this process.
-    let created = with_sigpipe_blocked(|| runtime.native().ipc_create(record.start, record.size));
+    // closed; without the mask, `SIGPIPE` would end this process. A signal handler that interrupts a system call of the
+    // thread would end the server.
+    let created = with_signals_blocked(|| runtime.native().ipc_create(record.start, record.size));
     if may_use_server {
         server_client::close_server_on_exec(process);
     }

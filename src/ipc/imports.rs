@@ -12,7 +12,7 @@ use crate::error::{
     Argument, Error, ErrorKind, Operation, Problem, Rejected, UnavailableReason, Value,
 };
 use crate::memory::{Registry, Span};
-use crate::native::{Native, NativeIpc, close_foreign};
+use crate::native::{Native, NativeIpc, Status, close_foreign, with_signals_blocked};
 use crate::runtime::{Attachment, Implementation, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::trust::Process;
@@ -22,6 +22,10 @@ use derive_more::Debug;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+
+/// How often the library asks the runtime to open memory whose descriptor the library has: a signal that cannot be
+/// blocked, such as `SIGSTOP`, makes AMD's runtime give up.
+const ATTEMPTS: usize = 3;
 
 /// Open memory of another process. Dropping the value closes the memory.
 ///
@@ -305,8 +309,21 @@ impl Ipc {
         let first = native_of(&self.agents()[0]);
         let others: Vec<_> = self.agents()[1..].iter().map(native_of).collect();
         let attach = |native| runtime.native().ipc_attach(native, size, first, &others);
+        // AMD's runtime gives up if a signal interrupts its `recvmsg`.
+        let relay = |dma_buf| {
+            with_signals_blocked(|| server_client::with_relay(handle.native, dma_buf, attach))
+        };
         let start = match dma_buf {
-            Some(dma_buf) => server_client::with_relay(handle.native, dma_buf, attach)?,
+            Some(dma_buf) => {
+                let mut start = relay(dma_buf)?;
+                for _ in 1..ATTEMPTS {
+                    if !start.is_err_and(|it| it.status == Status::INVALID_ARGUMENT) {
+                        break;
+                    }
+                    start = relay(dma_buf)?;
+                }
+                start
+            }
             None => attach(handle.native),
         };
         let start = start.map_err(|failure| match IpcMode::of(runtime) {

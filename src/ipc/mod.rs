@@ -44,6 +44,11 @@
 //! between this library's check and the runtime's `bind`, the runtime ends the exporter (`SIGABRT`). `docs/defects.md`
 //! lists these defects. Therefore, give each process that does not trust the others its own network namespace.
 //!
+//! While the runtime opens memory that is shared by dma-buf, or creates a handle, the calling thread blocks all signals
+//! except those of faults, SIGINT, SIGTERM, SIGQUIT and SIGHUP: a signal would make AMD's runtime give up. A program that
+//! another thread starts while the runtime opens such memory inherits a descriptor of the memory, because AMD's runtime
+//! receives the descriptor without the close-on-exec flag.
+//!
 //! The library rejects memory of another user's process, except for users that [`Ipc::with_trust`] allows. Processes
 //! identify each other by number, so both processes must be in one PID namespace, with `/proc` mounted in this
 //! namespace. A handle of this library contains the exporter's namespace, and is rejected in other namespaces. Between
@@ -222,7 +227,8 @@ impl Ipc {
     /// flags or an empty handle; [`ErrorKind::Unavailable`] if the memory was freed or is smaller than the
     /// handle says; [`ErrorKind::Unavailable`] also if the exporting process has ended, is not trusted, cannot be
     /// inspected or is in another PID namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`],
-    /// [`ErrorKind::System`].
+    /// [`ErrorKind::System`]. On ROCm 7.0 and 7.1, the first open of a handle that no server serves exports memory to
+    /// find out how the runtime shares memory, and returns the errors of [`get_mem_handle`](Self::get_mem_handle), too.
     pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, Error> {
         let base = self.open_as(Holder::Caller, handle, flags)?;
         Ok(Address::new(base + handle.offset as usize))

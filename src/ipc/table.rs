@@ -31,7 +31,7 @@ const MAGIC: [u8; 8] = *b"hsavmip3";
 const ENTRY_SIZE: u64 = size_of::<Entry>() as u64;
 /// The number of slots. A handle stores a slot as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
-const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
+pub(super) const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
 /// The time limit to lock a slot. An importer can hold the lock while it waits for an exporter that does not respond.

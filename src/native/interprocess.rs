@@ -298,16 +298,33 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, lock: ByteLock) -> Resu
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) })
 }
 
-/// Calls a function with `SIGPIPE` blocked. Threads that the function starts keep the signal blocked.
-pub(crate) fn with_sigpipe_blocked<T>(act: impl FnOnce() -> T) -> T {
-    let mut sigpipe_set = MaybeUninit::uninit();
+/// The signals that [`with_signals_blocked`] does not block: the kernel sends some of them for a fault of a thread, and
+/// users end programs with the others.
+const UNBLOCKED: [libc::c_int; 9] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGQUIT,
+    libc::SIGHUP,
+];
+
+/// Calls a function with the signals of this thread blocked, except [`UNBLOCKED`]. Threads that the function starts keep
+/// the signals blocked.
+pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
+    let mut signals = MaybeUninit::uninit();
     let mut previous_mask = MaybeUninit::uninit();
     // SAFETY: the first call initialises the set that the other calls use. These calls do not fail for a valid
     // signal. `previous_mask` is writable.
     let blocked = unsafe {
-        libc::sigemptyset(sigpipe_set.as_mut_ptr());
-        libc::sigaddset(sigpipe_set.as_mut_ptr(), libc::SIGPIPE);
-        libc::pthread_sigmask(libc::SIG_BLOCK, sigpipe_set.as_ptr(), previous_mask.as_mut_ptr())
+        libc::sigfillset(signals.as_mut_ptr());
+        for signal in UNBLOCKED {
+            libc::sigdelset(signals.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), previous_mask.as_mut_ptr())
     };
     let result = act();
     if blocked == 0 {

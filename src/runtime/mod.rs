@@ -246,16 +246,21 @@ impl Runtime {
     fn start(native: Native) -> Result<Self, Error> {
         let forks = ForkCount::current();
         let ipc_mode = std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY");
+        let is_library = native.library().is_some();
+        // Counts the runtime before it starts: a child that is forked meanwhile would wait for the runtime's lock.
+        if is_library {
+            STARTED_AFTER.store(forks.number(), Ordering::Relaxed);
+            STARTED.fetch_add(1, Ordering::Relaxed);
+        }
         native.init().map_err(|Failure { status, .. }| {
+            if is_library {
+                STARTED.fetch_sub(1, Ordering::Relaxed);
+            }
             let path = native.library().map_or(SIMULATION.as_ref(), sys::Library::path).to_owned();
             let driver = DriverState::probe();
             let loaded = loaded_libraries();
             Error::new(Operation::Start, ErrorKind::Start { path, status, driver, loaded })
         })?;
-        if native.library().is_some() {
-            STARTED_AFTER.store(forks.number(), Ordering::Relaxed);
-            STARTED.fetch_add(1, Ordering::Relaxed);
-        }
         let (info, agents, first_cpu) = describe_all(&native).map_err(|kind| {
             stop(&native, forks);
             Error::new(Operation::Discover, kind)

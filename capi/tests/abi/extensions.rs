@@ -1,7 +1,7 @@
 //! The functions of `hsavmm.h`, which HIP lacks, and the environment variables.
 
 use crate::program::{Language, Program, expect_success};
-use hsa_rocr::{Emulation, test};
+use hsa_rocr::{Emulation, Release, test};
 
 #[test]
 fn extensions_work() {
@@ -143,7 +143,8 @@ fn unregister_during_queries_ends() {
     }
 }
 
-const IPC_CASES: &str = "ok close_accepts_interior_address\nok waiting_open_delays_no_other_call\n";
+const IPC_CASES: &str = "ok close_accepts_interior_address\nok waiting_open_delays_no_other_call\n\
+    ok signals_interrupt_no_open\n";
 
 #[test]
 fn ipc_cases_pass() {
@@ -160,6 +161,21 @@ fn ipc_cases_pass_on_amds_runtime() {
     for fetched in fetched_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         assert_eq!(expect_success(&output, &fetched.release().to_string()), IPC_CASES);
+    }
+}
+
+/// ROCm 7.2 shares by dma-buf. Its `recvmsg` fails if a signal interrupts it.
+#[test]
+fn signals_interrupt_no_open_by_dma_buf() {
+    let Some(fetched) = test::fetch_releases("extensions::signals_interrupt_no_open_by_dma_buf")
+    else {
+        return;
+    };
+    let program = Program::compile("tests/c/ipc.c", Language::C99, &["-pthread"]);
+    for fetched in fetched.iter().filter(|it| it.release() == Release::R7_2_4) {
+        let mut command = program.on_release(fetched, &Emulation::with_gpus(2));
+        let output = command.arg("signals_interrupt_no_open").output().unwrap();
+        expect_success(&output, "7.2.4");
     }
 }
 

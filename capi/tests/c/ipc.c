@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
 #include <time.h>
 
 static const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
@@ -170,4 +172,39 @@ static void waiting_open_delays_no_other_call(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
-CASES(CASE(close_accepts_interior_address), CASE(waiting_open_delays_no_other_call))
+static void on_signal(int signal) { (void)signal; }
+
+/* A timer interrupts the thread that opens memory, as a profiler does. */
+static void signals_interrupt_no_open(void) {
+  struct channel channel = channel_open();
+  hipIpcMemHandle_t handle;
+  pid_t child = fork();
+  void *ptr;
+  int end;
+  CHECK(child >= 0);
+  end = keep_end(&channel, child == 0);
+  if (child == 0) {
+    const struct itimerval every_300_us = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action;
+    int i;
+    receive_bytes(end, &handle, sizeof handle);
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    CHECK(setitimer(ITIMER_REAL, &every_300_us, NULL) == 0);
+    for (i = 0; i < 100; ++i) {
+      open_and_close(&handle);
+    }
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    end_child(end);
+  }
+  EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&handle, ptr));
+  send_bytes(end, &handle, sizeof handle);
+  wait_for(child, end);
+  EXPECT_SUCCESS(hipFree(ptr));
+}
+
+CASES(CASE(close_accepts_interior_address), CASE(waiting_open_delays_no_other_call),
+      CASE(signals_interrupt_no_open))
