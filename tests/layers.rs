@@ -177,7 +177,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("Record", "see `attachment`"),
     ("Registry", "see `attachment`"),
     ("State", "see `attachment`"),
-    ("spawn", "threads start in one way"),
+    ("spawn", "a thread starts only if there is room for its mappings"),
     ("stay_started", "a runtime that exports memory does not stop"),
     ("check_not_forked", "the check at the start of every call"),
     ("device_start", "locked memory has another address for devices"),

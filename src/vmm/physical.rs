@@ -27,8 +27,8 @@ impl Vmm {
     /// of the host.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
-    /// unknown agent or NUMA node; [`ErrorKind::OutOfMemory`]; [`ErrorKind::NotSupported`] in these cases:
+    /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, an agent that is unknown
+    /// or is neither a CPU nor a GPU, or an unknown NUMA node; [`ErrorKind::OutOfMemory`]; [`ErrorKind::NotSupported`] in these cases:
     ///
     /// * the agent is a CPU, or a GPU without a pool for virtual memory;
     /// * neither the runtime nor the driver allocates memory of the host ([`Feature::HostMemory`]);

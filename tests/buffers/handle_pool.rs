@@ -146,6 +146,27 @@ fn memory_is_reused_after_a_failed_release() {
     }
 }
 
+/// Memory keeps its name while the caller holds it, and loses the name when the pool takes it back.
+#[test]
+fn pooled_memory_has_no_name() {
+    for is_held in [false, true] {
+        let machine = Machine::new(Config::mi300x(1));
+        let mut buffer = new_buffer(&machine, 1);
+        wait_for_handles(&buffer, 1);
+        buffer.grow(STEP).unwrap();
+        // The thread cannot refill the pool, so the pool has room for the memory that shrinking frees.
+        let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
+        machine.simulation.set_faults(plan);
+        let memory = Allocation::at(&machine.vmm, buffer.address()).unwrap().named("layer 0");
+        let held = is_held.then_some(memory);
+        buffer.shrink(STEP).unwrap();
+        let (_, entries) = machine.vmm.snapshot();
+        let has_name = entries.iter().any(|it| it.name.as_deref() == Some("layer 0"));
+        assert_eq!(has_name, is_held);
+        drop(held);
+    }
+}
+
 /// The caller clones, retains or maps the memory of a buffer. The buffer then shrinks and grows.
 #[test]
 fn memory_used_by_the_caller_is_not_reused() {

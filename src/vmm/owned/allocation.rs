@@ -148,8 +148,12 @@ impl Allocation {
     /// releases the memory.
     pub(crate) fn into_unused(mut self) -> Option<Self> {
         let take_unused = |record: &mut HandleRecord| {
-            record.name = None;
-            record.references == 1 && record.mappings == 0 && record.uses == 0 && !record.exported
+            let HandleRecord { references, mappings, uses, exported, .. } = *record;
+            let is_unused = references == 1 && mappings == 0 && uses == 0 && !exported;
+            if is_unused {
+                record.name = None;
+            }
+            is_unused
         };
         let is_unused = Arc::get_mut(&mut self.inner)?.with_record(take_unused);
         is_unused.unwrap_or_default().then_some(self)
