@@ -4,7 +4,7 @@ use crate::planned_faults::{self, is_driver_emulated};
 use crate::program::{self, RUNTIME_VARIABLES};
 use crate::redaction::{
     KNOWN_FOLDERS, REDACTED, without_folders, without_known_folders, without_last_output,
-    without_names, without_pci_addresses,
+    without_names_of_this_user, without_pci_addresses,
 };
 use crate::screen::Screen;
 use crate::subcommands::kfd_version;
@@ -286,11 +286,7 @@ impl Privacy {
     /// addresses, and the folders of paths outside of `/dev`, `/proc` and `/sys`.
     pub fn clean_text(&self, text: &str) -> String {
         let text = if self.redact { &without_known_folders(text, &KNOWN_FOLDERS) } else { text };
-        let shortened = without_names(
-            text,
-            env::var("HOME").ok().as_deref(),
-            env::var("USER").or_else(|_| env::var("LOGNAME")).ok().as_deref(),
-        );
+        let shortened = without_names_of_this_user(text);
         match self.redact {
             true => without_pci_addresses(&without_folders(&shortened)),
             false => shortened,

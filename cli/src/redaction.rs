@@ -39,6 +39,12 @@ pub fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> Stri
     text
 }
 
+/// Calls [`without_names`] with the home folder and the name of this user.
+pub fn without_names_of_this_user(text: &str) -> String {
+    let user = env::var("USER").or_else(|_| env::var("LOGNAME")).ok();
+    without_names(text, env::var("HOME").ok().as_deref(), user.as_deref())
+}
+
 /// Replaces each occurrence of `part` at whose end a component of a path also ends.
 fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
     let mut result = String::new();

@@ -42,7 +42,8 @@ pub struct Failure {
     pub driver: Option<Vec<String>>,
     /// The lines that the runtime logged during the call.
     pub runtime: Vec<String>,
-    /// The lines that the kernel logged during the level, without the registers of traces, or the reason why its log cannot be read.
+    /// The lines that the kernel logged during the level, without the registers of traces, or the reason why its log
+    /// cannot be read.
     pub kernel: Result<Vec<String>, String>,
     /// The results of the checks of this machine.
     pub machine: Vec<Check>,
@@ -225,6 +226,11 @@ pub fn count_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
 pub fn returned_error(line: &str) -> bool {
     let has_error = line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line);
     has_error && !line.contains("NOT EMULATED")
+}
+
+/// Returns whether a line of the driver's log reports an error other than EINTR and EAGAIN.
+pub fn returned_final_error(line: &str) -> bool {
+    returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
 }
 
 /// Returns whether a line of the driver's log has no result, `… = ?`.

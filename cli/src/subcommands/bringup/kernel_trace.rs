@@ -10,47 +10,66 @@ const STARTS: [&str; 6] = [
     "Unable to handle kernel ",
 ];
 
-/// The lines that end a trace, or its call stack.
-const ENDS: [&str; 2] = ["---[ end trace", "</TASK>"];
-
 fn is_start(line: &str) -> bool {
+    let line = line.strip_prefix("watchdog: ").unwrap_or(line);
     STARTS.iter().any(|start| line.starts_with(start))
 }
 
 /// Returns the function of amdgpu in a line of a trace: `amdgpu_vm_bo_map` for
-/// ` amdgpu_vm_bo_map+0x1c/0x30 [amdgpu]`. Ignores frames that the kernel found on the stack but does not trust, which
+/// ` amdgpu_vm_bo_map+0x1c/0x30 [amdgpu]`. Some kernels print a build ID after `amdgpu`. Ignores frames that the kernel found on the stack but does not trust, which
 /// begin with `?`.
 fn function_of_amdgpu(line: &str) -> Option<&str> {
     if line.trim_start().starts_with("? ") {
         return None;
     }
-    let (before, _) = line.split_once(" [amdgpu]")?;
+    let (before, after) = line.split_once(" [amdgpu")?;
+    if !after.starts_with([']', ' ']) {
+        return None;
+    }
     let (name, _) = before.split(' ').next_back()?.split_once("+0x")?;
     // For example `RIP: 0010:amdgpu_vm_bo_map+0x1c/0x30`.
     Some(name.rsplit(':').next().unwrap_or(name))
 }
 
-/// Returns whether the lines contain a trace that names a function of amdgpu.
-pub fn is_about_amdgpu(lines: &[String]) -> bool {
-    lines.iter().any(|line| is_start(line))
-        && lines.iter().any(|line| function_of_amdgpu(line).is_some())
-}
-
-/// Returns the number of lines of a trace, from its first line on. Returns 1 if the trace has no end.
+/// Returns the number of lines of a trace, from its first line on. Returns 1 if the trace has no end. A trace can have
+/// several first lines, such as `BUG: …` and `Oops: …`.
 fn trace_length(lines: &[String]) -> usize {
-    let last = ENDS.iter().find_map(|end| lines.iter().position(|line| line.contains(end)));
-    last.map_or(1, |last| last + 1)
+    let mut length = 1;
+    for (index, line) in lines.iter().enumerate().skip(1) {
+        if line.contains("---[ end trace") {
+            return index + 1;
+        }
+        // The last trace had no other end than that of its stack.
+        if is_start(line) && length > 1 {
+            break;
+        }
+        if line.contains("</TASK>") {
+            length = index + 1;
+        }
+    }
+    length
 }
 
-/// Suspects the innermost function of amdgpu in the first trace.
+/// Returns the innermost function of amdgpu in the first trace that has one.
+pub fn function_in_traces(lines: &[String]) -> Option<&str> {
+    let mut start = 0;
+    while start < lines.len() {
+        let rest = &lines[start..];
+        let length = if is_start(&rest[0]) { trace_length(rest) } else { 1 };
+        let function = rest[..length].iter().find_map(|line| function_of_amdgpu(line));
+        if is_start(&rest[0]) && function.is_some() {
+            return function;
+        }
+        start += length;
+    }
+    None
+}
+
+/// Suspects the innermost function of amdgpu in a trace. Quotes no line of the log, because `--redact` removes the log.
 pub fn advise(lines: &[String]) -> Option<String> {
-    let start = lines.iter().position(|line| is_start(line))?;
-    let trace = &lines[start..][..trace_length(&lines[start..])];
-    let function = trace.iter().find_map(|line| function_of_amdgpu(line))?;
+    let function = function_in_traces(lines)?;
     Some(format!(
-        "the kernel logged `{}` in a call of {function}: suspect {function} first, if the trace is not that of \
-         another process",
-        trace[0].trim()
+        "the kernel logged a trace of {function}: suspect {function} first, if the trace is not that of another process"
     ))
 }
 
@@ -128,16 +147,33 @@ eth0: link down";
     #[test]
     fn trace_names_the_function_of_amdgpu() {
         let advice = advise(&lines()).unwrap();
-        let start = "the kernel logged `WARNING: CPU: 1 PID: 271 at drivers/dma-buf/dma-buf.c:769 dma_buf_put+0x1c/0x30` \
-                     in a call of kfd_ioctl_export_dmabuf: suspect kfd_ioctl_export_dmabuf first";
+        let start = "the kernel logged a trace of kfd_ioctl_export_dmabuf: suspect kfd_ioctl_export_dmabuf first";
         assert!(advice.starts_with(start), "{advice}");
-        assert!(is_about_amdgpu(&lines()));
         let rip = "RIP: 0010:amdgpu_vm_bo_map+0x1c/0x30 [amdgpu]";
         assert_eq!(function_of_amdgpu(rip), Some("amdgpu_vm_bo_map"));
+        let with_build_id = " amdgpu_vm_bo_map+0x1c/0x30 [amdgpu 0123abcd]";
+        assert_eq!(function_of_amdgpu(with_build_id), Some("amdgpu_vm_bo_map"));
         let other = ["WARNING: a", "eth0+0x1c/0x30 [e1000]", "---[ end trace 0 ]---"];
         let other: Vec<_> = other.map(str::to_owned).to_vec();
         assert_eq!(advise(&other), None);
-        assert!(!is_about_amdgpu(&other));
+        // The trace of another driver comes first.
+        let both = [other, lines()].concat();
+        assert_eq!(function_in_traces(&both), Some("kfd_ioctl_export_dmabuf"));
+    }
+
+    #[test]
+    fn traces_end_at_their_last_lines() {
+        let to_lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let lockup = to_lines(
+            "watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [hsa-vmm:271]\n<TASK>\n\
+             amdgpu_vm_bo_map+0x1c/0x30 [amdgpu]\n</TASK>\neth0: link down",
+        );
+        assert_eq!(trace_length(&lockup), 4);
+        assert_eq!(function_in_traces(&lockup), Some("amdgpu_vm_bo_map"));
+        // The first trace ends before the second begins.
+        assert_eq!(trace_length(&[lockup, lines()].concat()), 4);
+        let oops = to_lines("BUG: a\nOops: b\n<TASK>\n</TASK>\nc\n---[ end trace 0 ]---\nd");
+        assert_eq!(trace_length(&oops), 6);
     }
 
     #[test]

@@ -158,7 +158,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         _ => Ok(()),
     };
     let is_passed = failed_run.is_none() && is_complete;
-    let undetected: Vec<_> = describe_undetected(&faults, "level").filter(|_| is_passed).collect();
+    let undetected: Vec<_> =
+        describe_undetected(&faults, "level", false).filter(|_| is_passed).collect();
     let about_faults = || describe_not_happened(&faults).chain(undetected.iter().cloned());
     if let Some(out) = &mut table {
         show::print_not_tried(out, levels().skip(runs.len()), reason_not_run)?;

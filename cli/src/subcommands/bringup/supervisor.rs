@@ -1,7 +1,9 @@
 //! Runs a level from the parent process: starts the level's process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::{call_and_error, count_failures, reaction, returned_error};
+use super::failure::{
+    call_and_error, count_failures, reaction, returned_error, returned_final_error,
+};
 use super::gpu_fault::{self, GpuFault};
 use super::interface::function_of;
 use super::level::Level;
@@ -485,9 +487,4 @@ impl LevelRun {
         // `get` fails only if the runtime had printed half of a character when an offset was recorded.
         self.output.get(index(start)..end).unwrap_or_default()
     }
-}
-
-/// Returns whether a line of the driver's log reports an error other than EINTR and EAGAIN.
-fn returned_final_error(line: &str) -> bool {
-    returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
 }

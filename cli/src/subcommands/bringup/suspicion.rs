@@ -4,7 +4,7 @@
 //! * a request of a call with a wrong result, if all requests of the call succeeded.
 
 use super::data::{DIFFERENT_VIEWS, GRANT};
-use super::failure::{call_and_error, returned_error};
+use super::failure::{call_and_error, returned_final_error};
 use super::gpu_fault::parse_hex;
 use super::interface::{GEM_VA, function_of, is_logged, named_in, suspect};
 use super::level::Level;
@@ -300,7 +300,7 @@ impl LevelRun {
         let failed = calls.find_map(|(index, call)| Some((index, status(call)?)));
         let Some((index, status)) = failed else { return };
         let requests = self.requests_during(&self.calls[index]);
-        let first_error = requests.into_iter().find(|line| returned_error(line));
+        let first_error = requests.into_iter().find(|line| returned_final_error(line));
         if first_error.is_some_and(|line| !is_overlap(line)) {
             self.outcome = Outcome::Failed(Cause::Status(index, status));
         }

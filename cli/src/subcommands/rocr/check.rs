@@ -2,6 +2,7 @@
 
 use super::parse_release;
 use crate::progress::Steps;
+use crate::redaction::without_names_of_this_user;
 use crate::screen::Screen;
 use crate::{BadUsage, Exit};
 use anyhow::Context;
@@ -70,6 +71,13 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
         let file = |name: &str| File::create(args.output.join(name)).with_context(cannot_write);
         steps.begin(&format!("{} > {out}", arguments.join(" ")));
         let status = command.args(arguments).stdout(file(out)?).stderr(file(log)?).status();
+        // The files are sent to other people.
+        for name in [out, log] {
+            let path = args.output.join(name);
+            let text = fs::read(&path).with_context(cannot_write)?;
+            let text = without_names_of_this_user(&String::from_utf8_lossy(&text));
+            fs::write(&path, text).with_context(cannot_write)?;
+        }
         status.context("cannot start this program again")
     };
     let filters: Vec<_> = args.filter.iter().flat_map(|it| ["--filter", it]).collect();
@@ -97,7 +105,8 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
         run_to_files(&mut diff, &["diff", &before.1, &after.1], "diff.txt", "diff-log.txt")?;
     drop(steps);
     let text = summary(args, [(before.0, &before.2), (after.0, &after.2)], bringup);
-    fs::write(args.output.join("summary.txt"), &text).with_context(cannot_write)?;
+    fs::write(args.output.join("summary.txt"), without_names_of_this_user(&text))
+        .with_context(cannot_write)?;
     print(&text)?;
     let failed = !difference.success() || !bringup.success();
     Ok(if failed { Exit::Failure } else { Exit::Success })
