@@ -5,7 +5,9 @@
  *
  * A runtime does not work in a child that is forked while it is open, or while a thread opens, configures or closes it.
  * In the child, every call that needs the runtime returns hipErrorNotInitialized, and so do the functions that
- * configure the library. Fork before the first call or after hsavmm_shut_down(), or start a new program.
+ * configure the library. Fork before the first call or after hsavmm_shut_down(), or start a new program. After an export
+ * by dma-buf (hipIpcGetMemHandle, the default of ROCm 7.2), the runtime cannot be stopped, also not by
+ * hsavmm_shut_down().
  */
 #ifndef HSAVMM_H
 #define HSAVMM_H
@@ -47,7 +49,7 @@ hipError_t hsavmm_use_simulation(const char *configuration);
  * - hipIpcOpenMemHandle of bytes that are not a handle returns hipErrorInvalidDevicePointer instead of
  *   hipErrorInvalidValue, unless the size in the handle is 0.
  * - hipStreamWaitEvent returns hipErrorInvalidValue for hipEventWaitExternal, and hipPointerGetAttribute returns
- *   hipErrorNotSupported for HIP_POINTER_ATTRIBUTE_CONTEXT.
+ *   hipErrorNotSupported for HIP_POINTER_ATTRIBUTE_CONTEXT: HIP 6 has this attribute only from 6.4.2 on.
  * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB.
  *
  * HIP 7.2 itself behaves like profile 6 in three of these points: the error of hipMemAddressFree, the locations that

@@ -23,9 +23,9 @@ hipError_t hipMemcpyDtoH(void *destination, hipDeviceptr_t source, size_t size);
 hipError_t hipMemcpyDtoD(hipDeviceptr_t destination, hipDeviceptr_t source, size_t size);
 hipError_t hipMemcpyPeer(void *destination, int destination_device, const void *source,
                          int source_device, size_t size);
-/* Copies `height` rows of `width` bytes. Each row starts `…_pitch` bytes after the previous row. The whole range from the
- * first row to the last must be accessible, also between the rows. Unless the rows are contiguous, the library copies
- * each row separately, so copying many short rows is slow. */
+/* Copies `height` rows of `width` bytes. Each row starts `…_pitch` bytes after the previous row. The whole range from
+ * the first row to the last must be accessible, also between the rows. Unless the rows are contiguous, the library
+ * copies each row separately, so copying many short rows is slow. */
 hipError_t hipMemcpy2D(void *destination, size_t destination_pitch, const void *source,
                        size_t source_pitch, size_t width, size_t height, hipMemcpyKind kind);
 hipError_t hipMemset(void *destination, int value, size_t size);
@@ -33,7 +33,8 @@ hipError_t hipMemsetD8(hipDeviceptr_t destination, unsigned char value, size_t c
 hipError_t hipMemsetD16(hipDeviceptr_t destination, unsigned short value, size_t count);
 hipError_t hipMemsetD32(hipDeviceptr_t destination, int value, size_t count);
 
-/* Do the same as the functions without `Async`, and also check the stream. */
+/* Do the same as the functions without `Async`, and also check the stream. hipMemcpyAsync checks the kind also for
+ * 0 bytes. */
 hipError_t hipMemcpyAsync(void *destination, const void *source, size_t size, hipMemcpyKind kind,
                           hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipMemcpyHtoDAsync(hipDeviceptr_t destination, const void *source, size_t size,

@@ -9,8 +9,9 @@
 
 /* HIP's attributes. hipDeviceGetAttribute returns the same values as hipGetDeviceProperties(), and 0 for features that
  * the library does not support, such as hipDeviceAttributeConcurrentManagedAccess. It returns hipErrorNotSupported for
- * the two attributes of HDP registers, and hipErrorInvalidValue for attributes whose value the library does not know,
- * such as those of registers, constant memory, textures and surfaces. docs/hip.md lists the attributes. */
+ * the two attributes of HDP registers, and hipErrorInvalidValue for hipDeviceAttributeClockInstructionRate and for
+ * attributes whose value the library does not know, such as those of registers, constant memory, textures and surfaces.
+ * docs/hip.md lists the attributes. */
 typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeCudaCompatibleBegin = 0,
   hipDeviceAttributeEccEnabled = 0,

@@ -91,7 +91,8 @@ hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
 /* With hipDeviceMallocDefault, does the same as hipMalloc. With hipDeviceMallocFinegrained, allocates fine-grained
  * memory, or coarse-grained memory on a device without fine-grained memory (hipDeviceAttributeFineGrainSupport), as HIP
- * does. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
+ * does. For uncached, contiguous and signal memory, returns hipErrorNotSupported (for signal memory of a size other
+ * than 8, hipErrorInvalidValue). */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 /* hipMallocAsync does the same as hipMalloc, for the stream's device. hipFreeAsync does the same as
  * hipFree, and also checks the stream. In profile 6, hipFreeAsync returns hipErrorInvalidValue for null. Each operation

@@ -1,6 +1,7 @@
 /*
  * Functions for features that this library does not support, such as kernels and graphs. The functions return
- * hipErrorNotSupported. They exist so that programs link. Included by hip_runtime_api.h.
+ * hipErrorNotSupported; hipMemMapArrayAsync first checks its list. They exist so that programs link. Included by
+ * hip_runtime_api.h.
  */
 #ifndef HSAVMM_HIP_UNSUPPORTED_H
 #define HSAVMM_HIP_UNSUPPORTED_H
