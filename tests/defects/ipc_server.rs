@@ -57,11 +57,11 @@ fn stop_before_server_ends<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let shared = share();
     let server = thread_ids().difference(&before).next().copied();
     if let Some(server) = server {
+        // The library blocks most signals in the server's thread, but not SIGHUP.
         // SAFETY: the handler only loads, stores and sleeps, which a signal handler may do.
-        unsafe { libc::signal(libc::SIGUSR1, delay_server as *const () as libc::sighandler_t) };
+        unsafe { libc::signal(libc::SIGHUP, delay_server as *const () as libc::sighandler_t) };
         // SAFETY: the call accesses no memory; it sends a signal to a thread of this process.
-        let sent =
-            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), server, libc::SIGUSR1) };
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), server, libc::SIGHUP) };
         assert_eq!(sent, 0);
         let begun = Instant::now();
         while !SERVER_DELAYED.load(Ordering::SeqCst) {
