@@ -51,7 +51,7 @@ fn trace_length(lines: &[String]) -> usize {
 }
 
 /// Returns the innermost function of amdgpu in the first trace that has one.
-pub fn function_in_traces(lines: &[String]) -> Option<&str> {
+fn function_in_traces(lines: &[String]) -> Option<&str> {
     let mut start = 0;
     while start < lines.len() {
         let rest = &lines[start..];
@@ -63,6 +63,13 @@ pub fn function_in_traces(lines: &[String]) -> Option<&str> {
         start += length;
     }
     None
+}
+
+/// Returns whether a [shortened](shorten) log, which lacks the ends of traces, contains a trace with a function of
+/// amdgpu.
+pub fn is_about_amdgpu(lines: &[String]) -> bool {
+    let mut from_trace_on = lines.iter().skip_while(|line| !is_start(line));
+    from_trace_on.any(|line| function_of_amdgpu(line).is_some())
 }
 
 /// Suspects the innermost function of amdgpu in a trace. Quotes no line of the log, because `--redact` removes the log.
@@ -156,6 +163,7 @@ eth0: link down";
         let other = ["WARNING: a", "eth0+0x1c/0x30 [e1000]", "---[ end trace 0 ]---"];
         let other: Vec<_> = other.map(str::to_owned).to_vec();
         assert_eq!(advise(&other), None);
+        assert!(!is_about_amdgpu(&other));
         // The trace of another driver comes first.
         let both = [other, lines()].concat();
         assert_eq!(function_in_traces(&both), Some("kfd_ioctl_export_dmabuf"));
@@ -187,6 +195,7 @@ WARNING: CPU: 1 PID: 271 at drivers/dma-buf/dma-buf.c:769 dma_buf_put+0x1c/0x30
 … (4 other lines)
 eth0: link down";
         assert_eq!(shorten(lines(), 4).join("\n"), expected);
+        assert!(is_about_amdgpu(&shorten(lines(), 4)));
         assert_eq!(shorten(lines(), 17), lines());
         let numbers: Vec<_> = (0..5).map(|number| number.to_string()).collect();
         assert_eq!(shorten(numbers, 2), ["… (3 other lines)", "3", "4"]);

@@ -135,7 +135,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
         Ok(lines) if lines.is_empty() => {
             print_note(out, "The kernel logged nothing during this level.")?
         }
-        Ok(lines) if kernel_trace::function_in_traces(lines).is_some() => {
+        Ok(lines) if kernel_trace::is_about_amdgpu(lines) => {
             print_log(out, "Logged by the kernel during this level", lines)?
         }
         // The kernel also logs messages about other processes.
