@@ -5,8 +5,8 @@
  *
  * A runtime does not work in a child that is forked while it is open, or while a thread opens, configures or closes it.
  * In the child, every call that needs the runtime returns hipErrorNotInitialized, and so do the functions that
- * configure the library. Fork before the first call or after hsavmm_shut_down(), or start a new program. After an export
- * by dma-buf (hipIpcGetMemHandle, the default of ROCm 7.2), the runtime cannot be stopped, also not by
+ * configure the library. Fork before the first call or after hsavmm_shut_down(), or start a new program. After an
+ * export by dma-buf (hipIpcGetMemHandle, the default of ROCm 7.2), the runtime cannot be stopped, also not by
  * hsavmm_shut_down().
  */
 #ifndef HSAVMM_H

@@ -16,8 +16,8 @@ fn is_start(line: &str) -> bool {
 }
 
 /// Returns the function of amdgpu in a line of a trace: `amdgpu_vm_bo_map` for
-/// ` amdgpu_vm_bo_map+0x1c/0x30 [amdgpu]`. Some kernels print a build ID after `amdgpu`. Ignores frames that the kernel found on the stack but does not trust, which
-/// begin with `?`.
+/// ` amdgpu_vm_bo_map+0x1c/0x30 [amdgpu]`. Some kernels print a build ID after `amdgpu`. Ignores frames that the kernel
+/// found on the stack but does not trust, which begin with `?`.
 fn function_of_amdgpu(line: &str) -> Option<&str> {
     if line.trim_start().starts_with("? ") {
         return None;
