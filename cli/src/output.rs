@@ -4,8 +4,8 @@
 //! standard output. [`Output::stream`] writes a file in parts. [`Output::check_writable`] checks before long work that
 //! the file can be written.
 
-use crate::provenance::Privacy;
-use crate::screen::Screen;
+use crate::provenance::{self, Privacy};
+use crate::screen::{Screen, note};
 use crate::{BadUsage, standard_output};
 use anyhow::Context;
 use clap::Args;
@@ -149,8 +149,28 @@ pub fn check_writable(path: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     // Dropping the temporary file removes it.
-    let bad_usage = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
-    create_temporary(path).map(drop).map_err(bad_usage)
+    let bad_usage = |error| BadUsage(format!("cannot write {}: {error}", path.display()));
+    let (file, target) = create_temporary(path).map_err(bad_usage)?;
+    if is_lost_with_machine(file.as_file()) {
+        let target = std::path::absolute(target)?;
+        let folder = target.parent().unwrap_or(&target).display();
+        let path = path.display();
+        note!(
+            "{path} is lost when the virtual machine ends; add --results {folder} to the options of `vm`"
+        );
+    }
+    Ok(())
+}
+
+/// Returns whether the file is lost when the virtual machine of `vm` ends: there, the host's files are the lower layer
+/// of an overlay file system.
+fn is_lost_with_machine(file: &fs::File) -> bool {
+    const OVERLAYFS: u64 = 0x794c_7630;
+    let is_in_machine =
+        provenance::outer_command().is_some_and(|(_, words)| words.starts_with("vm "));
+    let is_overlay =
+        |kind: rustix::fs::FsWord| u64::try_from(kind).is_ok_and(|kind| kind == OVERLAYFS);
+    is_in_machine && rustix::fs::fstatfs(file).is_ok_and(|info| is_overlay(info.f_type))
 }
 
 /// Writes a file completely or not at all.
