@@ -74,13 +74,10 @@ static void open_on_two_devices(const struct shared_handles *handles) {
 }
 
 static void close_accepts_interior_address(void) {
-  struct channel channel = channel_open();
   struct shared_handles handles;
-  pid_t child = fork();
-  void *ptr;
   int end;
-  CHECK(child >= 0);
-  end = keep_end(&channel, child == 0);
+  pid_t child = fork_child(&end);
+  void *ptr;
   if (child == 0) {
     receive_bytes(end, &handles, sizeof handles);
     close_at_interior_addresses(&handles);
@@ -138,13 +135,10 @@ static void *open_and_close(void *handle) {
 
 /* While a thread waits for the exporter, another thread queries and copies memory. */
 static void waiting_open_delays_no_other_call(void) {
-  struct channel channel = channel_open();
   hipIpcMemHandle_t handle;
-  pid_t child = fork();
-  void *ptr;
   int end;
-  CHECK(child >= 0);
-  end = keep_end(&channel, child == 0);
+  pid_t child = fork_child(&end);
+  void *ptr;
   if (child == 0) {
     hipPointerAttribute_t attributes;
     struct timespec start, stop;
@@ -176,13 +170,10 @@ static void on_signal(int signal) { (void)signal; }
 
 /* A timer interrupts the thread that opens memory, as a profiler does. */
 static void signals_interrupt_no_open(void) {
-  struct channel channel = channel_open();
   hipIpcMemHandle_t handle;
-  pid_t child = fork();
-  void *ptr;
   int end;
-  CHECK(child >= 0);
-  end = keep_end(&channel, child == 0);
+  pid_t child = fork_child(&end);
+  void *ptr;
   if (child == 0) {
     const struct itimerval every_300_us = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
     struct sigaction action;

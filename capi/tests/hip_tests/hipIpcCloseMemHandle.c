@@ -4,14 +4,11 @@
 
 static void hipIpcCloseMemHandle_Positive_Reference_Counting(void) {
   const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
-  struct channel channel = channel_open();
   hipPointerAttribute_t attributes;
   hipIpcMemHandle_t handle;
   void *first, *second;
-  pid_t child = fork();
   int end;
-  CHECK(child >= 0);
-  end = keep_end(&channel, child == 0);
+  pid_t child = fork_child(&end);
   if (child == 0) {
     receive_bytes(end, &handle, sizeof handle);
     EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, handle, lazy_peer_access));

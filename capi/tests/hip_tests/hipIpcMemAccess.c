@@ -32,13 +32,11 @@ static void open_on_every_device(const struct shared_memory *shared) {
 
 /* Messages replace the original's named semaphores. */
 static void hipIpcMemAccess_Semaphores(void) {
-  struct channel channel = channel_open();
   struct shared_memory shared;
-  pid_t child = fork();
+  int end;
+  pid_t child = fork_child(&end);
   char done = 0;
-  int end, count;
-  CHECK(child >= 0);
-  end = keep_end(&channel, child == 0);
+  int count;
   count = device_count();
   if (child == 0) {
     int left;

@@ -76,15 +76,11 @@ static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t 
 /* Starts a child that receives memory, writes numbers to it and squares them. Returns the child's process ID.
  * Stores this process's end of the channel in `*end`. */
 static pid_t start_squaring(int *end) {
-  struct channel channel = channel_open();
-  pid_t child = fork();
-  CHECK(child >= 0);
+  pid_t child = fork_child(end);
   if (child == 0) {
-    *end = keep_end(&channel, 1);
     receive_and_square(*end);
     end_child(*end);
   }
-  *end = keep_end(&channel, 0);
   return child;
 }
 
@@ -122,31 +118,23 @@ static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
 
 /* The child never opens a runtime. It only sends the descriptor to the grandchild. */
 static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
-  struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;
-  pid_t child = fork();
-  size_t size;
   int end;
-  CHECK(child >= 0);
+  pid_t child = fork_child(&end);
+  size_t size;
   if (child == 0) {
-    struct channel to_grandchild = channel_open();
-    pid_t grandchild = fork();
-    int descriptor;
-    CHECK(grandchild >= 0);
-    end = keep_end(&channel, 1);
+    int to_grandchild, descriptor;
+    pid_t grandchild = fork_child(&to_grandchild);
     if (grandchild == 0) {
       CHECK(close(end) == 0);
-      end = keep_end(&to_grandchild, 1);
-      receive_and_square(end);
-      end_child(end);
+      receive_and_square(to_grandchild);
+      end_child(to_grandchild);
     }
     descriptor = receive_descriptor(end, &size);
-    end = keep_end(&to_grandchild, 0);
-    send_descriptor(end, descriptor, size);
-    wait_for(grandchild, end);
+    send_descriptor(to_grandchild, descriptor, size);
+    wait_for(grandchild, to_grandchild);
     _exit(PASSED);
   }
-  end = keep_end(&channel, 0);
   size = rounded_size(0, BYTES);
   handle = create_shareable(0, size);
   send_memory(end, handle, size);

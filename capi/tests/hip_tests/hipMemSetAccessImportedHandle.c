@@ -5,14 +5,12 @@
 /* Forks a child that imports and maps memory of a device, grants the host access and calls `act`.
  * `act` must write the numbers 1, 2 and so on to the memory. */
 static void import_in_child(int device, void (*act)(hipDeviceptr_t ptr, size_t size)) {
-  struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;
   hipDeviceptr_t ptr;
-  pid_t child = fork();
+  int end;
+  pid_t child = fork_child(&end);
   size_t size;
-  int end, descriptor;
-  CHECK(child >= 0);
-  end = keep_end(&channel, child == 0);
+  int descriptor;
   if (child == 0) {
     hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);
     desc.location.type = hipMemLocationTypeHost;

@@ -310,11 +310,8 @@ static void hipMemSetAccess_Multithreaded(void) {
 
 /* The parent and a child, forked before the runtime is open, use memory of their own runtimes. */
 static void hipMemSetAccess_MultiProc(void) {
-  struct channel channel = channel_open();
-  pid_t child = fork();
   int end;
-  CHECK(child >= 0);
-  end = keep_end(&channel, child == 0);
+  pid_t child = fork_child(&end);
   map_write_read(NULL);
   if (child == 0) end_child(end);
   wait_for(child, end);

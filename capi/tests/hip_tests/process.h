@@ -9,22 +9,17 @@
 
 #include <sys/socket.h>
 
-/* The two connected ends of a channel. */
-struct channel {
+/* Forks a child and connects it by a channel. Stores this process's end of the channel in `*end`. Each process closes
+ * the other end, so that it detects the exit of its peer. Returns 0 in the child, like fork. */
+static inline pid_t fork_child(int *end) {
   int ends[2];
-};
-
-static inline struct channel channel_open(void) {
-  struct channel channel;
-  CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel.ends) == 0);
-  return channel;
-}
-
-/* Keeps the end with this index for this process, and closes the other end, so that each process detects the exit of
- * its peer. Returns the kept end. */
-static inline int keep_end(struct channel *channel, int index) {
-  CHECK(close(channel->ends[1 - index]) == 0);
-  return channel->ends[index];
+  pid_t child;
+  CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  child = fork();
+  CHECK(child >= 0);
+  *end = ends[child == 0];
+  CHECK(close(ends[child != 0]) == 0);
+  return child;
 }
 
 static inline void send_bytes(int end, const void *bytes, size_t size) {
