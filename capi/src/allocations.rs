@@ -221,13 +221,18 @@ impl Allocations {
         })
     }
 
-    /// Frees a device's memory, and the host memory allocated while the device was current. Returns the first error.
-    pub fn free_all_of(&self, device: c_int) -> Result<(), Failure> {
+    /// Frees a device's memory and, if it is the only device, the memory of the host. As in HIP, memory of the host
+    /// otherwise belongs to all devices. Returns the first error.
+    pub fn free_all_of(&self, device: c_int, is_only_device: bool) -> Result<(), Failure> {
         // All are removed while the map is locked, so that no other thread frees one of these allocations meanwhile.
         let mut map = lock(&self.allocated);
-        let (removed, kept): (BTreeMap<_, _>, _) = std::mem::take(&mut *map)
-            .into_iter()
-            .partition(|(_, allocation)| allocation.device == device);
+        let (removed, kept): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut *map).into_iter().partition(|(_, allocation)| {
+                match allocation.kind {
+                    Kind::Device => allocation.device == device,
+                    Kind::Host | Kind::Managed => is_only_device,
+                }
+            });
         *map = kept;
         drop(map);
         let results = removed.into_values().map(|allocation| self.free_removed(allocation));
@@ -325,7 +330,7 @@ mod tests {
                     });
                 }
                 start.wait();
-                allocations.free_all_of(0).unwrap();
+                allocations.free_all_of(0, false).unwrap();
             });
             assert!(addresses.iter().all(|&address| allocations.at(address).is_none()));
         }

@@ -128,6 +128,6 @@ extern "C" fn hipDeviceReset() -> hipError_t {
             _ => false,
         });
         lock(&FLAGS).remove(&device);
-        process.allocations.free_all_of(device)
+        process.allocations.free_all_of(device, process.devices.iter().count() == 1)
     })
 }

@@ -223,7 +223,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
             write_unless_null(total, process.runtime.agent(agent).map_or(0, memory_size));
-            write_unless_null(free, available);
+            write_unless_null(free, available.saturating_sub(process.hidden_memory));
         }
         Ok(())
     })

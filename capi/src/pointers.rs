@@ -3,6 +3,8 @@
 use crate::status::Failure;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use hsa_vmm::Address;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 
 /// Writes a result through a pointer.
 ///
@@ -36,20 +38,26 @@ pub unsafe fn read<T: Copy>(argument: &str, pointer: *const T) -> Result<T, Fail
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// Reads a number through a pointer that can be invalid. Returns `None` if the address is not mapped or not readable.
-pub fn try_read(pointer: *const c_int) -> Option<c_int> {
+/// Reads a number like [`try_read_bytes`].
+pub fn try_read(pointer: *const c_int) -> io::Result<c_int> {
     try_read_bytes(pointer.cast()).map(c_int::from_ne_bytes)
 }
 
-/// Reads bytes through a pointer that can be invalid. Returns `None` if the address is not mapped or not readable. The
-/// kernel copies the bytes, so that no access of this process faults.
-pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> Option<[u8; SIZE]> {
-    let (mut value, size) = ([0; SIZE], SIZE);
-    let local = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size };
-    let remote = libc::iovec { iov_base: pointer.cast_mut(), iov_len: size };
-    // SAFETY: the kernel writes at most `size` bytes, to `value`, and checks the other address.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    (usize::try_from(copied) == Ok(size)).then_some(value)
+/// Reads bytes through a pointer that can be invalid. Returns an error if the address is not mapped or not readable, or
+/// if no pipe can be created. The kernel copies the bytes, so that no access of this process faults.
+///
+/// `process_vm_readv` would need no pipe, but sandboxes forbid it, and it cannot read the memory of a GPU.
+pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> io::Result<[u8; SIZE]> {
+    const { assert!(SIZE <= libc::PIPE_BUF) };
+    let (mut reader, writer) = io::pipe()?;
+    let mut value = [0; SIZE];
+    // SAFETY: the kernel checks the address, and only reads.
+    match usize::try_from(unsafe { libc::write(writer.as_raw_fd(), pointer, SIZE) }) {
+        Ok(written) if written == SIZE => reader.read_exact(&mut value).map(|()| value),
+        // Only the first bytes are readable.
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so a larger count is a mistake.
@@ -134,9 +142,12 @@ mod tests {
     #[test]
     fn unmapped_address_is_not_read() {
         let number = 42;
-        assert_eq!(try_read(&number), Some(42));
-        assert_eq!(try_read(0x1_0000 as *const _), None);
-        assert_eq!(try_read((usize::MAX - 1) as *const _), None);
+        assert_eq!(try_read(&number).unwrap(), 42);
+        assert_eq!(try_read(0x1_0000 as *const _).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(
+            try_read((usize::MAX - 1) as *const _).unwrap_err().raw_os_error(),
+            Some(libc::EFAULT)
+        );
     }
 
     #[test]

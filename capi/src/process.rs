@@ -47,6 +47,8 @@ pub struct Process {
     pub registered: Registered,
     pub objects: Objects,
     pub access_locks: AccessLocks,
+    /// The bytes that `hipMemGetInfo` subtracts from the free memory: HIP's variable `HIP_HIDDEN_FREE_MEM`, in MiB.
+    pub hidden_memory: usize,
     vmm: Result<Vmm, Error>,
     ipc: Vec<OnceLock<Ipc>>,
     /// Dropped last, when the runtime is closed.
@@ -205,6 +207,8 @@ impl Process {
         let options = VmmOptions::new().with_profile(profile).with_page_tables(page_tables);
         let vmm = Vmm::open_with(&runtime, options);
         let devices = visible_devices(&runtime, |variable| std::env::var(variable).ok());
+        let hidden = std::env::var("HIP_HIDDEN_FREE_MEM").ok().and_then(|size| size.parse().ok());
+        let hidden_memory = hidden.unwrap_or(0_usize).saturating_mul(1 << 20);
         let ipc = devices.iter().map(|_| OnceLock::new()).collect();
         let (allocations, objects) = (Allocations::default(), Objects::default());
         let registered = Registered::default();
@@ -216,6 +220,7 @@ impl Process {
             registered,
             objects,
             access_locks,
+            hidden_memory,
             vmm,
             ipc,
             _in_use: InUse::begin()?,

@@ -47,6 +47,15 @@ struct AreaRange {
 }
 
 impl Process {
+    /// Returns the address at which devices access memory that HIP's functions have created.
+    pub fn device_pointer(&self, host_ptr: *mut c_void) -> Option<*mut c_void> {
+        match self.find(address(host_ptr))? {
+            MemoryAtAddress::Registered(found) => Some(found.device_pointer),
+            MemoryAtAddress::Area(_) => None,
+            _ => Some(host_ptr),
+        }
+    }
+
     fn find(&self, at: Address) -> Option<MemoryAtAddress> {
         if let Some(allocation) = self.allocations.at(at) {
             return Some(MemoryAtAddress::Allocation(allocation));

@@ -169,12 +169,11 @@ unsafe extern "C" fn hipHostGetDevicePointer(
         if flags != 0 {
             return Err(Failure::invalid_argument("flags", "must be 0"));
         }
-        let at = address(host_ptr);
-        let registered = process.registered.at(at).map(|found| found.device_pointer);
-        let allocation =
-            process.allocations.at(at).filter(|allocation| allocation.kind != Kind::Device);
-        let found = registered.or(allocation.map(|_| host_ptr));
-        let found = found.ok_or_else(|| not_host_memory("host_ptr"))?;
+        // As in HIP, memory of a device has a device pointer, too.
+        let found = process.device_pointer(host_ptr).ok_or_else(|| {
+            let problem = "is not memory of this library: not allocated, or freed already";
+            Failure::invalid_argument("host_ptr", problem)
+        })?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device_ptr", device_ptr, found) }
     })
@@ -193,8 +192,4 @@ unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hi
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, found.flags) }
     })
-}
-
-fn not_host_memory(argument: &str) -> Failure {
-    Failure::invalid_argument(argument, "is not memory from hipHostMalloc or hipHostRegister")
 }

@@ -74,14 +74,31 @@ fn indexes(count: usize, backwards: bool) -> impl Iterator<Item = usize> {
     (0..count).map(move |index| if backwards { count - 1 - index } else { index })
 }
 
+/// Allocates the intermediate buffer for a copy of `size` bytes.
+fn buffer(size: usize) -> Result<Vec<u8>, Failure> {
+    let (mut bytes, size) = (Vec::new(), size.min(BUFFER_SIZE));
+    bytes.try_reserve_exact(size).map_err(|error| {
+        Failure::new(
+            errors::OUT_OF_MEMORY,
+            format!("cannot allocate a buffer of {size} bytes: {error}"),
+        )
+    })?;
+    bytes.resize(size, 0);
+    Ok(bytes)
+}
+
 impl PreparedCopy {
-    /// Copies `size` bytes between two offsets in the ranges.
+    /// Copies `size` bytes between two offsets in the ranges. `bytes` comes from [`buffer`], for this size or more.
     ///
     /// # Safety
     /// If the source is not memory of this library, the program must be able to read it; if the destination is not, the
     /// program must be able to write it.
-    unsafe fn run(&self, to_offset: usize, from_offset: usize, size: usize) -> Result<(), Failure> {
-        let mut bytes = vec![0; size.min(BUFFER_SIZE)];
+    unsafe fn run(
+        &self,
+        (to_offset, from_offset): (usize, usize),
+        size: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), Failure> {
         for index in indexes(size.div_ceil(BUFFER_SIZE), self.backwards) {
             let offset = BUFFER_SIZE * index;
             let chunk = &mut bytes[..BUFFER_SIZE.min(size - offset)];
@@ -108,7 +125,7 @@ pub unsafe fn copy(
 ) -> Result<(), Failure> {
     match prepare((destination, size), (source, size), kind)? {
         // SAFETY: the caller guarantees that the program's own memory is valid.
-        Some(copy) => unsafe { copy.run(0, 0, size) },
+        Some(copy) => unsafe { copy.run((0, 0), size, &mut buffer(size)?) },
         None => Ok(()),
     }
 }
@@ -210,11 +227,13 @@ pub unsafe fn copy_rows(
     let Some(copy) = prepared else { return Ok(()) };
     if width == destination_pitch && width == source_pitch {
         // SAFETY: the rows are contiguous, and the caller guarantees that all of them are valid.
-        return unsafe { copy.run(0, 0, destination_size) };
+        return unsafe { copy.run((0, 0), destination_size, &mut buffer(destination_size)?) };
     }
+    let mut bytes = buffer(width)?;
     for row in indexes(height, copy.backwards) {
+        let offsets = (row * destination_pitch, row * source_pitch);
         // SAFETY: the caller guarantees that each row is valid.
-        unsafe { copy.run(row * destination_pitch, row * source_pitch, width) }?;
+        unsafe { copy.run(offsets, width, &mut bytes) }?;
     }
     Ok(())
 }
@@ -262,7 +281,9 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
         let problem = "is not memory of this library: not allocated, or freed already";
         return Err(Failure::invalid_argument("destination", problem));
     }
-    let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));
+    // The buffer's size is a multiple of every pattern's size.
+    let mut bytes = buffer(size)?;
+    bytes.chunks_exact_mut(pattern.len()).for_each(|value| value.copy_from_slice(pattern));
     for offset in (0..size).step_by(bytes.len()) {
         let part = bytes.len().min(size - offset);
         // SAFETY: the caller guarantees that the program's own memory is writable.

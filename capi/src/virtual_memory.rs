@@ -417,10 +417,9 @@ fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     let number = match os_handle as usize {
         number @ ..0x1_0000 => number as RawFd,
         number => {
-            try_read(os_handle.cast()).or_else(|| open_descriptor(number)).ok_or_else(|| {
-                invalid(
-                    "is neither a file descriptor nor a pointer to one: the address is not mapped",
-                )
+            let read = try_read(os_handle.cast());
+            read.or_else(|error| open_descriptor(number).ok_or(error)).map_err(|error| {
+                invalid(&format!("is neither a file descriptor nor a pointer to one: {error}"))
             })?
         }
     };
@@ -450,8 +449,9 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         let kind = handle_type(kind)?;
         if kind == HandleType::FABRIC {
             not_null("os_handle", os_handle)?;
-            let data = try_read_bytes(os_handle).ok_or_else(|| {
-                Failure::invalid_argument("os_handle", "does not point to 64 readable bytes")
+            let data = try_read_bytes(os_handle).map_err(|error| {
+                let problem = format!("does not point to 64 readable bytes: {error}");
+                Failure::invalid_argument("os_handle", problem)
             })?;
             let imported = vmm.import_from_fabric_handle(&FabricHandle::from_bytes(data))?;
             // SAFETY: the C caller passes null or a writable pointer (lib.rs).

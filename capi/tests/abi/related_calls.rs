@@ -67,6 +67,9 @@ fn failed_allocations_are_out_of_memory() {
     }
     let output = program.on_simulation("gpus=1").arg("descriptors").output().unwrap();
     assert_eq!(expect_success(&output, "without descriptors"), "all checks passed\n");
+    let program = Program::compile("tests/c/exhausted_memory.c", Language::C99, &[]);
+    let output = program.on_simulation("gpus=1").output().unwrap();
+    assert_eq!(expect_success(&output, "without memory"), "all checks passed\n");
 }
 
 /// In both profiles, the import accepts a descriptor and a pointer to a descriptor, and rejects any other value. An

@@ -450,13 +450,22 @@ static void test_registered_memory(void) {
   OK(hipFree(memory));
 }
 
-static void test_reset(void) {
+static void test_reset(int devices) {
   hipStream_t stream;
   unsigned int flags = 9;
-  void *memory;
+  void *memory, *host, *managed;
   OK(hipStreamCreate(&stream));
   OK(hipMalloc(&memory, SIZE));
+  OK(hipHostMalloc(&host, SIZE, 0));
+  OK(hipMallocManaged(&managed, SIZE, hipMemAttachGlobal));
   OK(hipDeviceReset());
+  /* Memory of the host belongs to all devices. */
+  if (devices > 1) {
+    memset(host, 1, SIZE);
+    memset(managed, 1, SIZE);
+  }
+  EXPECT(hipHostFree(host) == (devices > 1 ? hipSuccess : hipErrorInvalidValue));
+  EXPECT(hipFree(managed) == (devices > 1 ? hipSuccess : hipErrorInvalidValue));
   OK(hipGetDeviceFlags(&flags));
   EXPECT(flags == hipDeviceScheduleSpin);
   EXPECT(hipStreamQuery(stream) == hipErrorContextIsDestroyed);
@@ -489,7 +498,7 @@ int main(void) {
   test_contexts(devices);
   test_registered_memory();
   test_peers_and_reservations(devices);
-  test_reset();
+  test_reset(devices);
   OK(hsavmm_check());
   puts("all checks passed");
   return 0;

@@ -105,7 +105,8 @@ hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
  * writing. For hipHostRegisterIoMemory and hipExtHostRegisterUncached, returns hipErrorNotSupported. */
 hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
 hipError_t hipHostUnregister(void *ptr);
-/* Returns the address at which devices access memory from hipHostMalloc or hipHostRegister. */
+/* Returns the address at which devices access memory. This is another address than `host_ptr` only for memory from
+ * hipHostRegister. */
 hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned int flags);
 /* Returns the flags of memory from hipHostMalloc, or 0 for memory from hipMallocManaged. Returns hipErrorInvalidValue
  * for other memory. hipPointerGetAttributes() returns the flags of registered memory. */

@@ -96,9 +96,9 @@ hipError_t hipCtxSynchronize(void);
 hipError_t hipSetDeviceFlags(unsigned int flags);
 /* Returns the stored flags of the current device, initially hipDeviceScheduleSpin. */
 hipError_t hipGetDeviceFlags(unsigned int *flags);
-/* Destroys the current device's streams and events, and resets its flags. Frees the device's memory from hipMalloc, and
- * the host memory that was allocated while the device was the current one. Does not free reservations, mappings and
- * handles. hsavmm_shut_down() frees them. */
+/* Destroys the current device's streams and events, and resets its flags. Frees the device's memory from hipMalloc and,
+ * if it is the only device, memory of the host (hipHostMalloc, hipMallocManaged). Does not free reservations, mappings
+ * and handles. hsavmm_shut_down() frees them. */
 hipError_t hipDeviceReset(void);
 
 #endif
