@@ -183,19 +183,6 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Receiv
     Ok(Received { bytes: received.bytes, descriptors, truncated })
 }
 
-/// Removes the available data from a socket, and returns the descriptors in this data.
-pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
-    let mut bytes = [0; 4096];
-    let mut descriptors = Vec::new();
-    let mut receive = || receive(socket, &mut bytes);
-    while let Ok(part) = retry_on_intr(&mut receive)
-        && part.bytes > 0
-    {
-        descriptors.extend(part.descriptors);
-    }
-    descriptors
-}
-
 /// A socket to which another process can send descriptors. Closing such a socket also closes the descriptors that were
 /// not received, so dropping this value calls [`close_foreign`].
 #[derive(Debug)]
@@ -223,10 +210,10 @@ impl Drop for ForeignSocket {
 /// Closes descriptors of another process's files in a new thread, and waits at most [`CLOSE_TIME`]. The other
 /// process can make closing slow. Closing a socket with `SO_LINGER` waits until the data is sent; closing a file of a
 /// FUSE file system waits until the file system's server answers. If no thread can be created, the descriptors stay
-/// open.
-pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
+/// open. Returns whether all descriptors are closed.
+pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) -> bool {
     if descriptors.is_empty() {
-        return;
+        return true;
     }
     // The thread sends without allocating: at the kernel's limit of mappings, an allocation in a new thread can fail.
     let (sender, closed) = std::sync::mpsc::sync_channel(1);
@@ -242,12 +229,13 @@ pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
                 pthread_setname_np(thread.assume_init(), c"hsa-vmm close".as_ptr());
                 pthread_detach(thread.assume_init());
             }
-            let _ = closed.recv_timeout(CLOSE_TIME);
+            closed.recv_timeout(CLOSE_TIME).is_ok()
         }
         errno => {
             let errno = Errno::from_raw_os_error(errno);
             crate::log::event!(WARN, %errno, "received descriptors stay open");
             // `closing` is leaked, so that nothing is closed.
+            false
         }
     }
 }

@@ -15,7 +15,8 @@
 //! the memory.
 //!
 //! The library waits only for a limited time until the other process sends or receives, or until a rejected descriptor
-//! is closed. System calls that query a received descriptor have no time limit: the server of a FUSE file system can
+//! is closed. Exception: if this process has fewer free descriptors than a message contains, the kernel closes the rest
+//! while it receives the message. System calls that query a received descriptor have no time limit: the server of a FUSE file system can
 //! delay `fstat` and `fstatfs`.
 //!
 //! A channel works between any two PID namespaces. A ticket is valid within one namespace. In another namespace,
@@ -37,9 +38,7 @@ pub use ticket::{Offer, Ticket, UnknownTicket};
 
 use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation};
-use crate::native::{
-    ForeignSocket, Received, close_foreign, discard, peer_of, receive, send, wait,
-};
+use crate::native::{ForeignSocket, Received, close_foreign, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
 use description::{HEADER_SIZE, Header};
 use direction::{Direction, Transfer};
@@ -48,6 +47,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{Shutdown, shutdown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The default time limit of a message.
@@ -86,6 +86,8 @@ pub struct Channel {
     timeout: Duration,
     sending: Direction,
     receiving: Direction,
+    /// Whether this end has shut the connection down.
+    is_shut_down: AtomicBool,
 }
 
 impl Channel {
@@ -100,6 +102,7 @@ impl Channel {
             timeout,
             sending: Direction::default(),
             receiving: Direction::default(),
+            is_shut_down: AtomicBool::new(false),
         }
     }
 
@@ -156,7 +159,12 @@ impl Channel {
     pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), Error> {
         Operation::Receive.run(|| vmm.runtime().check_not_forked())?;
         let (descriptor, description) = self.receive_descriptor()?;
-        let allocation = import_foreign(vmm, descriptor, Operation::Receive)?;
+        let imported = Allocation::import(vmm, &descriptor);
+        // The file may be an arbitrary file of the other process, such as a socket or a file on a slow file system.
+        if imported.is_err() {
+            self.close(vec![descriptor]);
+        }
+        let allocation = imported.map_err(|error| error.with_operation(Operation::Receive))?;
         let (described, found) = (description.size, allocation.size() as u64);
         if described != found {
             let mismatch = ErrorKind::SizeMismatch { described, found };
@@ -195,7 +203,7 @@ impl Channel {
             };
             let result = send_all();
             if result.is_err() && sent > 0 {
-                close_foreign(self.shut_down());
+                self.shut_down();
             }
             result
         })
@@ -208,16 +216,17 @@ impl Channel {
     /// [`ErrorKind::Malformed`], [`ErrorKind::UnexpectedDescriptors`], [`ErrorKind::OutOfDescriptors`],
     /// [`ErrorKind::System`]. Every descriptor that was received is closed.
     ///
-    /// After part of a message, or a message with more than one descriptor, this method shuts the connection down and
-    /// discards the remaining data. Further calls return [`ErrorKind::Disconnected`]. The channel stays usable after a
-    /// whole message, and if nothing was received ([`ErrorKind::TimedOut`]).
+    /// This method shuts the connection down after part of a message, after a message with more than one descriptor, and
+    /// if the received descriptor takes longer than a second to close. Further calls return
+    /// [`ErrorKind::Disconnected`]; dropping the channel closes the descriptors that were not received. The channel stays
+    /// usable after other errors.
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
         Operation::Receive.run(|| {
             let (transfer, deadline) = self.begin(&self.receiving)?;
             let mut received = Received::default();
             let message = self.receive_all(&mut received, deadline);
             if message.is_err() && (received.bytes > 0 || !received.descriptors.is_empty()) {
-                received.descriptors.extend(self.shut_down());
+                self.shut_down();
             }
             drop(transfer);
             let decoded = message.and_then(|message| {
@@ -226,7 +235,7 @@ impl Channel {
                     received.descriptors.pop().ok_or(ErrorKind::UnexpectedDescriptors(0))?;
                 Ok((descriptor, description))
             });
-            close_foreign(received.descriptors);
+            self.close(received.descriptors);
             decoded
         })
     }
@@ -268,13 +277,21 @@ impl Channel {
         Ok(message)
     }
 
-    /// Ends the connection and discards its data. Returns the descriptors in the data, which would otherwise stay open
-    /// in the socket's queue.
-    fn shut_down(&self) -> Vec<OwnedFd> {
+    /// Ends the connection. Does not receive the remaining messages: their descriptors could fill this process's table
+    /// of descriptors.
+    fn shut_down(&self) {
+        self.is_shut_down.store(true, Ordering::Relaxed);
         if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
             crate::log::event!(DEBUG, %errno, "a channel was not shut down");
         }
-        discard(self.socket.as_fd())
+    }
+
+    /// Closes received descriptors. Ends the connection if closing takes too long, because each further message could
+    /// occupy another thread.
+    fn close(&self, descriptors: Vec<OwnedFd>) {
+        if !close_foreign(descriptors) {
+            self.shut_down();
+        }
     }
 
     fn check_peer(&self) -> Result<(), ErrorKind> {
@@ -289,6 +306,9 @@ impl Channel {
         let now = Instant::now();
         let deadline = now.checked_add(self.timeout).unwrap_or(now + MAX_TIMEOUT);
         let transfer = direction.begin(deadline).ok_or(ErrorKind::TimedOut(self.timeout))?;
+        if self.is_shut_down.load(Ordering::Relaxed) {
+            return Err(ErrorKind::Disconnected(0));
+        }
         Ok((transfer, deadline))
     }
 
@@ -300,21 +320,6 @@ impl Channel {
             Err(errno) => Err(ErrorKind::of_system("poll", errno)),
         }
     }
-}
-
-/// Imports memory of another process.
-fn import_foreign(
-    vmm: &Vmm,
-    descriptor: OwnedFd,
-    operation: Operation,
-) -> Result<Allocation, Error> {
-    let imported = Allocation::import(vmm, &descriptor);
-    // The file may be an arbitrary file of the other process, such as a socket or a file on a slow file system.
-    // Closing such a file can block.
-    if imported.is_err() {
-        close_foreign(vec![descriptor]);
-    }
-    imported.map_err(|error| error.with_operation(operation))
 }
 
 /// Returns the error for a failed call on a socket after `bytes` bytes of a message.

@@ -1,6 +1,5 @@
 //! Offers memory to other processes, which fetch its descriptor.
 
-use super::import_foreign;
 use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation, UnavailableReason};
 use crate::native::close_foreign;
@@ -39,9 +38,11 @@ pub struct Offer {
 ///
 /// The text contains the process's number, start time and PID namespace, and the descriptor's number, device and inode.
 /// A ticket is rejected after its process has ended, even if the number is in use again, and after its offer was
-/// withdrawn, unless the same file has the same descriptor number again. A ticket never fetches another file. A ticket
-/// of another time namespace is rejected ([`UnavailableReason::NoProcess`]), because start times differ there. The text
-/// need not be secret: the kernel decides which processes can fetch descriptors of the offering process.
+/// withdrawn, unless a descriptor with this number again refers to the same inode. Each dma-buf and each memory file has
+/// its own inode. Other files can share one: all eventfds, or several opens of a device.
+///
+/// A ticket of another time namespace is rejected ([`UnavailableReason::NoProcess`]), because start times differ there.
+/// The text need not be secret: the kernel decides which processes can fetch descriptors of the offering process.
 #[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq)]
 #[display("hsa-vmm:{process}:{namespace}:{start_time}:{descriptor}:{device:x}:{inode:x}")]
 #[non_exhaustive]
@@ -114,11 +115,18 @@ impl Ticket {
 
     /// Fetches the memory.
     ///
+    /// A forged ticket can name any memory of any process of a trusted user, including this process. Fetch only tickets
+    /// of senders that may use this memory.
+    ///
     /// # Errors
     /// Those of [`fetch_descriptor`](Self::fetch_descriptor) and [`Allocation::import`].
     pub fn fetch(&self, vmm: &Vmm, trust: Trust) -> Result<Allocation, Error> {
         let descriptor = self.fetch_descriptor(trust)?;
-        import_foreign(vmm, descriptor, Operation::Fetch)
+        let imported = Allocation::import(vmm, &descriptor);
+        if imported.is_err() {
+            close_foreign(vec![descriptor]);
+        }
+        imported.map_err(|error| error.with_operation(Operation::Fetch))
     }
 
     /// Fetches the offered descriptor. Does not check that the descriptor is memory, nor that the process has offered it:

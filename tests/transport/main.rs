@@ -295,13 +295,14 @@ fn channel_closes_at_the_second_descriptor() {
         );
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         assert_eq!(process::descriptors(), before, "{descriptors_per_byte} descriptors a byte");
-        assert_all_closed(reader, writer);
         let kind = error_kind(receiver.receive_descriptor());
         assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
         let bytes = [IoSlice::new(&message)];
         let none = &mut SendAncillaryBuffer::default();
         let sent = sendmsg(&sender, &bytes, none, SendFlags::NOSIGNAL);
         assert_eq!(sent, Err(rustix::io::Errno::PIPE), "the sender gets an error");
+        drop(receiver);
+        assert_all_closed(reader, writer);
     }
 }
 
@@ -335,6 +336,45 @@ fn closing_received_sockets_does_not_block() {
         assert!(channel.receive(&machine.vmm).is_err());
         assert!(begun.elapsed() < Duration::from_secs(10), "{count}: {:?}", begun.elapsed());
     }
+}
+
+/// After a rejected message, the channel does not receive the other messages. Their descriptors would fill this
+/// process's table of descriptors, and the kernel would then close the last socket in the receiving call.
+#[test]
+fn messages_after_a_rejected_one_are_ignored() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let (sender, receiver) = UnixStream::pair().unwrap();
+    let mut peers = Vec::new();
+    let socket = lingering_socket(&mut peers);
+    let null = std::fs::File::open("/dev/null").unwrap();
+    for count in [2, 200] {
+        send_raw(&sender, b"x", &vec![null.as_fd(); count]);
+    }
+    send_raw(&sender, b"x", &[socket.as_fd()]);
+    drop(socket);
+    let channel = Channel::over(receiver);
+    let begun = Instant::now();
+    let result = process::with_free_descriptors(100, || channel.receive_descriptor());
+    assert_eq!(error_kind(result), ErrorKind::UnexpectedDescriptors(2));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+/// A peer that sends one slow file after the other occupies one thread.
+#[test]
+fn channel_closes_after_a_slow_descriptor() {
+    let (sender, receiver) = UnixStream::pair().unwrap();
+    let mut peers = Vec::new();
+    let socket = lingering_socket(&mut peers);
+    // A whole message that is not a description.
+    send_raw(&sender, &[b'x'; 64], &[socket.as_fd()]);
+    send_raw(&sender, &example_description().encode().unwrap(), &[peers[0].as_fd()]);
+    drop(socket);
+    let channel = Channel::over(receiver);
+    let kind = error_kind(channel.receive_descriptor());
+    assert!(matches!(kind, ErrorKind::Malformed(_)), "{kind}");
+    assert_eq!(error_kind(channel.receive_descriptor()), ErrorKind::Disconnected(0));
 }
 
 /// The channel rejects the peer before it receives the message. The socket then closes the descriptors in its queue.
