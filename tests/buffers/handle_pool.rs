@@ -3,7 +3,7 @@
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
-use hsa_vmm::error::{ErrorKind, Operation};
+use hsa_vmm::error::{ErrorKind, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Access, Allocation, GrowableBuffer, Reservation};
 use std::time::{Duration, Instant};
@@ -208,6 +208,31 @@ fn memory_used_by_the_caller_is_not_reused() {
             machine.assert_empty();
         }
     }
+}
+
+/// The pool reuses memory, but not its handle.
+#[test]
+fn handle_of_pooled_memory_is_released() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut buffer = new_buffer(&machine, 2);
+    wait_for_handles(&buffer, 2);
+    let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
+    machine.simulation.set_faults(plan);
+    buffer.grow(2 * STEP).unwrap();
+    let handles: Vec<_> = buffer.allocations().map(|memory| memory.handle()).collect();
+    buffer.shrink(2 * STEP).unwrap();
+    assert_eq!(buffer.pooled_handles(), 2);
+    for grows in [false, true] {
+        if grows {
+            buffer.grow(2 * STEP).unwrap();
+        }
+        for handle in &handles {
+            let error = machine.vmm.allocation_size(*handle).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::Released), "{error}");
+        }
+    }
+    drop(buffer);
+    machine.assert_empty();
 }
 
 #[test]

@@ -221,6 +221,20 @@ impl Handles {
         self.shard(handle).insert(handle, HandleRecord { references: 1, ..record });
     }
 
+    /// Gives memory that nothing else uses a new handle, and removes its name, so that calls with the old handle fail.
+    /// Returns `None`, and changes nothing, if the memory may have been exported, or has other references, mappings or
+    /// operations in progress.
+    pub fn renew(&self, handle: Handle) -> Option<Handle> {
+        let mut records = self.shard(handle);
+        let HandleRecord { references, mappings, uses, exported, .. } = *records.get(&handle)?;
+        if references != 1 || mappings > 0 || uses > 0 || exported {
+            return None;
+        }
+        let record = records.remove(&handle)?;
+        drop(records);
+        Some(self.insert(HandleRecord { name: None, ..record }))
+    }
+
     /// Adds a reference to a live handle. Returns `false`, and adds nothing, if the handle is not live or the counter
     /// would overflow.
     pub(super) fn retain(&self, handle: Handle) -> bool {

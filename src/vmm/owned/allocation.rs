@@ -144,19 +144,12 @@ impl Allocation {
     }
 
     /// Returns the value if nothing else uses the memory: the memory was never exported, and no clones, other
-    /// references, mappings or operations use it. The memory loses its name. Otherwise drops the value; the last user
-    /// releases the memory.
+    /// references, mappings or operations use it. The memory loses its name, and its handle changes. Otherwise drops the
+    /// value; the last user releases the memory.
     pub(crate) fn into_unused(mut self) -> Option<Self> {
-        let take_unused = |record: &mut HandleRecord| {
-            let HandleRecord { references, mappings, uses, exported, .. } = *record;
-            let is_unused = references == 1 && mappings == 0 && uses == 0 && !exported;
-            if is_unused {
-                record.name = None;
-            }
-            is_unused
-        };
-        let is_unused = Arc::get_mut(&mut self.inner)?.with_record(take_unused);
-        is_unused.unwrap_or_default().then_some(self)
+        let inner = Arc::get_mut(&mut self.inner)?;
+        inner.handle = inner.vmm.shared.ledger.handles.renew(inner.handle)?;
+        Some(self)
     }
 
     /// Returns the handle, if it belongs to this `Vmm`.
