@@ -31,7 +31,7 @@ use rustix::process::Pid;
 /// The check value detects a handle that was modified by accident, and a handle of an earlier export in the same slot.
 /// The check value does not prevent forgery by a process that can read the exporter's table. Therefore the importer
 /// accepts a handle only if it [trusts](crate::Ipc::with_trust) the exporter's user and if its runtime confirms the
-/// memory.
+/// memory. For a handle that is not registered, the exporter is not verified.
 ///
 /// The program can send the bytes by any means. [`Ipc::open_mem_handle`](crate::Ipc::open_mem_handle) checks them.
 ///

@@ -143,6 +143,11 @@ impl Ipc {
 
     /// Opens only memory of processes of these users; the default is [`Trust::SameUser`].
     ///
+    /// For a handle that is not [registered](IpcHandle::is_registered), such as a handle of HIP, only the process number
+    /// is checked, which the sender can choose. Such a handle can name any memory that a trusted process exports and, if
+    /// the runtime does not share by dma-buf, memory of a process of any user. Open such handles only if
+    /// the sender is trusted, too.
+    ///
     /// If the runtime shares memory by dma-buf, the server must run in the exporter. The server's process must have
     /// belonged to a trusted user when it began to listen (`SO_PEERCRED`).
     ///

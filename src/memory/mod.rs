@@ -217,7 +217,8 @@ impl PoolMemory {
     /// stays valid. Waits at most 15 seconds for a process that is opening the memory.
     ///
     /// # Errors
-    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`], [`ErrorKind::System`]; the error contains the memory.
+    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`], [`ErrorKind::System`]; the error contains the memory. Keep
+    /// the memory to free it later: dropping it waits again, and then leaves the memory allocated.
     pub fn free(self) -> Result<(), Rejected<Self>> {
         let freed = Operation::Free.run(|| self.release());
         freed.map_err(|error| Rejected { value: self, error })
