@@ -3,12 +3,12 @@
 use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
 use super::engine::{self, EngineError};
 use super::environment::Environment;
-use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
 use super::interface::{function_of, request};
 use super::kernel_trace;
 use super::level::Level;
 use super::machine::MachineCheck;
+use super::requests::{call_and_error, is_unfinished, returned_error};
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{
     advise_successful_requests, call_without_result, lacks_address_space, last_user,

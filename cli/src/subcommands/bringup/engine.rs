@@ -1,7 +1,7 @@
 //! Advice about the GPU's engines: operations that fail or do not end, and copies in a wait that hangs.
 
-use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::record::StuckCopy;
+use super::requests::{call_and_error, is_unfinished, returned_error};
 use super::supervisor::LevelRun;
 
 /// Returns the operation of an engine in a line of the emulated driver's log: `COPY` or `FILL`. Returns `None` for

@@ -8,6 +8,7 @@ use super::level::Level;
 use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
 use super::record::{Argument, StuckCopy, status_name};
+use super::requests::returned_error;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::driver_log::redacted_requests;
 use crate::provenance::Privacy;
@@ -194,48 +195,6 @@ fn last_lines(mut lines: Vec<String>, limit: usize) -> Vec<String> {
         lines.insert(0, format!("… ({omitted} earlier lines)"));
     }
     lines
-}
-
-/// Returns the call and the error in a line of the driver's log.
-pub fn call_and_error(line: &str) -> (String, &str) {
-    let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
-    let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
-    (words.join(" "), error.unwrap_or("an error"))
-}
-
-/// Returns the first line of each call and error, with the number of lines if there are several.
-pub fn count_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut failed: Vec<((String, &str), &str, usize)> = Vec::new();
-    for line in lines {
-        let key = call_and_error(line);
-        match failed.iter_mut().find(|(other, ..)| *other == key) {
-            Some((.., count)) => *count += 1,
-            None => failed.push((key, line, 1)),
-        }
-    }
-    let line = |(_, line, count): &(_, &str, usize)| match count {
-        1 => (*line).to_owned(),
-        _ => format!("{line} ({count} times)"),
-    };
-    failed.iter().map(line).collect()
-}
-
-/// Returns whether a line of the driver's log reports an error or a call that has not returned: `… = ENOMEM (1.0 us)`
-/// or `… = ?`, not `… -> ok (1.0 us)` or `field=0x1`. Optional calls that the driver does not support, `NOT EMULATED:
-/// kfd call …`, are no failures.
-pub fn returned_error(line: &str) -> bool {
-    let has_error = line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line);
-    has_error && !line.contains("NOT EMULATED")
-}
-
-/// Returns whether a line of the driver's log reports an error other than EINTR and EAGAIN.
-pub fn returned_final_error(line: &str) -> bool {
-    returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
-}
-
-/// Returns whether a line of the driver's log has no result, `… = ?`.
-pub fn is_unfinished(line: &str) -> bool {
-    line.contains(" = ? ")
 }
 
 /// Returns whether to check this machine's files and permissions. Only the first levels can fail because of wrong files
@@ -451,16 +410,6 @@ impl LevelRun {
     }
 }
 
-/// Describes what the runtime returned from a call during which the driver returned an error.
-pub fn reaction(call: Option<&Call>) -> String {
-    let status = call.and_then(|call| Some((&call.begin.call, call.end.as_ref()?.status?)));
-    match status {
-        Some((name, 0)) => format!("ignored it: {name} returned {}", status_name(0)),
-        Some((name, status)) => format!("returned {} from {name} instead", status_name(status)),
-        None => "ignored it".to_owned(),
-    }
-}
-
 /// Replaces successive equal lines by one line, with the number of lines.
 fn count_repeated(lines: impl Iterator<Item = String>) -> Vec<String> {
     let lines: Vec<_> = lines.collect();
@@ -470,17 +419,4 @@ fn count_repeated(lines: impl Iterator<Item = String>) -> Vec<String> {
         [] => String::new(),
     };
     lines.chunk_by(|one, next| one == next).map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unsupported_optional_call_is_no_failure() {
-        assert!(returned_error("1:1 0.1 kfd GET_VERSION = EIO (1.0 us)"));
-        assert!(returned_error("1:1 0.1 engine COPY length=0x1000 = ? (has not returned)"));
-        assert!(!returned_error("1:1 0.1 kfd ALLOC_MEMORY_OF_GPU handle=0x0 -> ok (1.0 us)"));
-        assert!(!returned_error("1:1 0.1 NOT EMULATED: kfd call 0xc0384b20 SVM = ENOTTY"));
-    }
 }

@@ -98,6 +98,27 @@ pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
 }
 
 impl LevelRun {
+    /// Attributes a crash or a hang to the call that granted a GPU access to the address at which the GPU faulted.
+    pub fn attribute_gpu_fault(&mut self) {
+        let Outcome::Failed(Cause::Crash(in_flight, _) | Cause::Hang(in_flight, _)) = &self.outcome
+        else {
+            return;
+        };
+        let Some(address) = self.gpu_fault().and_then(|fault| fault.address) else { return };
+        if let Some(call) = granted_by(&self.calls, address) {
+            let cause = Cause::GpuFault(call, address, in_flight.clone());
+            self.outcome = Outcome::Failed(cause);
+        }
+    }
+
+    /// Returns the GPU fault that happened during the level. The level "permission" provokes a fault, which is not
+    /// returned. The runtime also reports errors of an engine as faults, which are not returned either.
+    pub fn gpu_fault(&self) -> Option<GpuFault> {
+        let kernel = self.kernel.as_deref().unwrap_or_default();
+        let fault = GpuFault::find(&self.output, kernel);
+        fault.filter(|_| self.level != Level::Permission && self.engine_error().is_none())
+    }
+
     /// Returns whether the emulated driver or the kernel logged a GPU fault during the level.
     pub fn has_logged_fault(&self) -> bool {
         let kernel = self.kernel.as_deref().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The file of `bringup --log`: all calls of all levels, with the lines that driver and runtime logged.
 
-use super::failure::returned_error;
 use super::gpu_fault::is_driver_line;
+use super::requests::returned_error;
 use super::supervisor::{Call, LevelRun};
 use crate::BadUsage;
 use std::collections::BTreeSet;

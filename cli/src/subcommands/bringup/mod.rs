@@ -29,6 +29,7 @@ mod processes;
 mod record;
 mod recorder;
 mod reproduce;
+mod requests;
 mod reuse;
 mod run_level;
 mod show;
@@ -36,8 +37,8 @@ mod supervisor;
 mod suspicion;
 
 pub use arguments::{ABOUT, Bringup};
-pub use failure::{call_and_error, count_failures, returned_error};
 pub use interface::{is_called, is_request_of_a_level};
+pub use requests::{call_and_error, count_failures, returned_error};
 
 use crate::arguments::{RunFormat, typed_time_limit};
 use crate::interrupt::Interrupt;

@@ -1,11 +1,6 @@
 //! Runs a level from the parent process: starts the level's process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::{
-    call_and_error, count_failures, reaction, returned_error, returned_final_error,
-};
-use super::gpu_fault::{self, GpuFault};
-use super::interface::function_of;
 use super::level::Level;
 use super::record::{Begin, CallId, Record, Return, StuckCopy, status_name};
 use crate::interrupt::Interrupt;
@@ -331,27 +326,6 @@ impl LevelRun {
         }
     }
 
-    /// Attributes a crash or a hang to the call that granted a GPU access to the address at which the GPU faulted.
-    fn attribute_gpu_fault(&mut self) {
-        let Outcome::Failed(Cause::Crash(in_flight, _) | Cause::Hang(in_flight, _)) = &self.outcome
-        else {
-            return;
-        };
-        let Some(address) = self.gpu_fault().and_then(|fault| fault.address) else { return };
-        if let Some(call) = gpu_fault::granted_by(&self.calls, address) {
-            let cause = Cause::GpuFault(call, address, in_flight.clone());
-            self.outcome = Outcome::Failed(cause);
-        }
-    }
-
-    /// Returns the GPU fault that happened during the level. The level "permission" provokes a fault, which is not
-    /// returned. The runtime also reports errors of an engine as faults, which are not returned either.
-    pub fn gpu_fault(&self) -> Option<GpuFault> {
-        let kernel = self.kernel.as_deref().unwrap_or_default();
-        let fault = GpuFault::find(&self.output, kernel);
-        fault.filter(|_| self.level != Level::Permission && self.engine_error().is_none())
-    }
-
     /// Describes the failure in one sentence. If a GPU faulted, the sentence begins with the fault.
     pub fn describe(&self, cause: &Cause) -> String {
         let mut what = cause.describe(&self.calls);
@@ -367,19 +341,6 @@ impl LevelRun {
         }
     }
 
-    /// Sorts the calls in flight: calls during which the driver returned an error come first.
-    fn order_by_driver_errors(&mut self) {
-        let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
-        if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
-            let has_driver_error = |index: &usize| {
-                let lines = self.requests_during(&self.calls[*index]);
-                lines.into_iter().any(returned_error)
-            };
-            calls.sort_by_cached_key(|index| !has_driver_error(index));
-        }
-        self.outcome = Outcome::Failed(cause);
-    }
-
     /// Returns whether a call of the level returned an error.
     pub fn has_error_status(&self) -> bool {
         let mut ends = self.calls.iter().filter_map(|call| call.end.as_ref());
@@ -391,83 +352,6 @@ impl LevelRun {
         let is_start = |call: &&Call| call.begin.call == "hsa_init";
         let mut ends = self.calls.iter().filter(is_start).filter_map(|call| call.end.as_ref());
         ends.any(|end| end.status == Some(0))
-    }
-
-    /// Marks a level as failed if it passed although the driver returned an error. The runtime has then ignored the
-    /// error, or returned a status that the level accepts. Does not count errors in the level `pressure`, which
-    /// provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
-    fn fail_on_driver_errors(&mut self) {
-        if self.outcome != Outcome::Reached || self.level == Level::Pressure {
-            return;
-        }
-        let lines = self.driver.iter().flatten();
-        let is_counted = |line: &&(u64, String)| returned_final_error(&line.1);
-        let errors: Vec<_> = lines.filter(is_counted).collect();
-        let Some((offset, line)) = errors.first() else { return };
-        let (call, error) = call_and_error(line);
-        let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
-        let during = |call: &Call| {
-            let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-            (call.begin.logs.driver..end).contains(offset)
-        };
-        let index = self.calls.iter().position(during);
-        let call_with_error = index.map(|index| &self.calls[index]);
-        let what = format!(
-            "the driver returned {error} for {call}{function}, and the runtime {}; errors of the driver \
-             in this level: {}",
-            reaction(call_with_error),
-            errors.len()
-        );
-        self.outcome = Outcome::Failed(Cause::DriverError(index, what));
-    }
-
-    /// Returns whether requests to the emulated driver failed, and all of these failed after a call had returned.
-    pub fn requests_fail_after(&self, call: &Call) -> bool {
-        let lines = self.driver.iter().flatten();
-        let mut failed = lines.filter(|(_, line)| returned_error(line)).peekable();
-        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-        failed.peek().is_some() && failed.all(|(offset, _)| *offset >= end)
-    }
-
-    /// Returns the lines of the emulated driver's log that the call's thread wrote during the call, and the errors that
-    /// the runtime's own threads received during the call.
-    pub fn requests_during(&self, call: &Call) -> Vec<&str> {
-        let start = call.begin.logs.driver;
-        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-        let task = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
-        let process = call.begin.task.split_inclusive(':').next().unwrap_or_default();
-        let is_by_runtime = |line: &str| {
-            line.starts_with(process) && !self.calls.iter().any(|it| it.begin.task == task(line))
-        };
-        let is_shown = |line: &str| {
-            task(line) == call.begin.task || (returned_final_error(line) && is_by_runtime(line))
-        };
-        let lines = self.driver.iter().flatten();
-        lines
-            .filter(|(offset, line)| (start..end).contains(offset) && is_shown(line))
-            .map(|(_, line)| line.as_str())
-            .collect()
-    }
-
-    /// Returns the lines of the emulated driver's log that the call's thread wrote during the call.
-    pub fn driver_during(&self, call: &Call) -> Vec<&str> {
-        let start = call.begin.logs.driver;
-        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-        let prefix = format!("{} ", call.begin.task);
-        let lines = self.driver.iter().flatten();
-        lines
-            .filter(|(offset, line)| (start..end).contains(offset) && line.starts_with(&prefix))
-            .map(|(_, line)| line.as_str())
-            .collect()
-    }
-
-    /// Returns the failed requests of the level: at most `limit` lines, one for each call and error, with the number of
-    /// equal failures.
-    pub fn failed_requests(&self, limit: usize) -> Vec<String> {
-        let lines = self.driver.iter().flatten().map(|(_, line)| line.as_str());
-        let mut failed = count_failures(lines.filter(|line| returned_error(line)));
-        failed.truncate(limit);
-        failed
     }
 
     /// Returns the runtime's output during a call.

@@ -4,11 +4,11 @@
 //! * a request of a call with a wrong result, if all requests of the call succeeded.
 
 use super::data::{DIFFERENT_VIEWS, GRANT};
-use super::failure::{call_and_error, returned_final_error};
 use super::gpu_fault::parse_hex;
 use super::interface::{GEM_VA, function_of, is_logged, named_in, suspect};
 use super::level::Level;
 use super::record::Argument;
+use super::requests::{call_and_error, returned_final_error};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 
 /// The requests that must return a value other than 0. Each row contains the name of the request in the driver's log,

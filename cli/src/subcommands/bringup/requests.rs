@@ -1,0 +1,163 @@
+//! The requests of a level to the emulated driver: their lines in the driver's log, and the failures among them.
+
+use super::interface::function_of;
+use super::level::Level;
+use super::record::status_name;
+use super::supervisor::{Call, Cause, LevelRun, Outcome};
+
+/// Returns the call and the error in a line of the driver's log.
+pub fn call_and_error(line: &str) -> (String, &str) {
+    let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
+    let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
+    (words.join(" "), error.unwrap_or("an error"))
+}
+
+/// Returns the first line of each call and error, with the number of lines if there are several.
+pub fn count_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut failed: Vec<((String, &str), &str, usize)> = Vec::new();
+    for line in lines {
+        let key = call_and_error(line);
+        match failed.iter_mut().find(|(other, ..)| *other == key) {
+            Some((.., count)) => *count += 1,
+            None => failed.push((key, line, 1)),
+        }
+    }
+    let line = |(_, line, count): &(_, &str, usize)| match count {
+        1 => (*line).to_owned(),
+        _ => format!("{line} ({count} times)"),
+    };
+    failed.iter().map(line).collect()
+}
+
+/// Returns whether a line of the driver's log reports an error or a call that has not returned: `… = ENOMEM (1.0 us)`
+/// or `… = ?`, not `… -> ok (1.0 us)` or `field=0x1`. Optional calls that the driver does not support, `NOT EMULATED:
+/// kfd call …`, are no failures.
+pub fn returned_error(line: &str) -> bool {
+    let has_error = line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line);
+    has_error && !line.contains("NOT EMULATED")
+}
+
+/// Returns whether a line of the driver's log reports an error other than EINTR and EAGAIN.
+pub fn returned_final_error(line: &str) -> bool {
+    returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
+}
+
+/// Returns whether a line of the driver's log has no result, `… = ?`.
+pub fn is_unfinished(line: &str) -> bool {
+    line.contains(" = ? ")
+}
+
+/// Describes what the runtime returned from a call during which the driver returned an error.
+pub fn reaction(call: Option<&Call>) -> String {
+    let status = call.and_then(|call| Some((&call.begin.call, call.end.as_ref()?.status?)));
+    match status {
+        Some((name, 0)) => format!("ignored it: {name} returned {}", status_name(0)),
+        Some((name, status)) => format!("returned {} from {name} instead", status_name(status)),
+        None => "ignored it".to_owned(),
+    }
+}
+
+impl LevelRun {
+    /// Sorts the calls in flight: calls during which the driver returned an error come first.
+    pub fn order_by_driver_errors(&mut self) {
+        let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
+        if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
+            let has_driver_error = |index: &usize| {
+                let lines = self.requests_during(&self.calls[*index]);
+                lines.into_iter().any(returned_error)
+            };
+            calls.sort_by_cached_key(|index| !has_driver_error(index));
+        }
+        self.outcome = Outcome::Failed(cause);
+    }
+
+    /// Marks a level as failed if it passed although the driver returned an error. The runtime has then ignored the
+    /// error, or returned a status that the level accepts. Does not count errors in the level `pressure`, which
+    /// provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
+    pub fn fail_on_driver_errors(&mut self) {
+        if self.outcome != Outcome::Reached || self.level == Level::Pressure {
+            return;
+        }
+        let lines = self.driver.iter().flatten();
+        let is_counted = |line: &&(u64, String)| returned_final_error(&line.1);
+        let errors: Vec<_> = lines.filter(is_counted).collect();
+        let Some((offset, line)) = errors.first() else { return };
+        let (call, error) = call_and_error(line);
+        let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
+        let during = |call: &Call| {
+            let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+            (call.begin.logs.driver..end).contains(offset)
+        };
+        let index = self.calls.iter().position(during);
+        let call_with_error = index.map(|index| &self.calls[index]);
+        let what = format!(
+            "the driver returned {error} for {call}{function}, and the runtime {}; errors of the driver \
+             in this level: {}",
+            reaction(call_with_error),
+            errors.len()
+        );
+        self.outcome = Outcome::Failed(Cause::DriverError(index, what));
+    }
+
+    /// Returns whether requests to the emulated driver failed, and all of these failed after a call had returned.
+    pub fn requests_fail_after(&self, call: &Call) -> bool {
+        let lines = self.driver.iter().flatten();
+        let mut failed = lines.filter(|(_, line)| returned_error(line)).peekable();
+        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        failed.peek().is_some() && failed.all(|(offset, _)| *offset >= end)
+    }
+
+    /// Returns the lines of the emulated driver's log that the call's thread wrote during the call, and the errors that
+    /// the runtime's own threads received during the call.
+    pub fn requests_during(&self, call: &Call) -> Vec<&str> {
+        let start = call.begin.logs.driver;
+        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        let task = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+        let process = call.begin.task.split_inclusive(':').next().unwrap_or_default();
+        let is_by_runtime = |line: &str| {
+            line.starts_with(process) && !self.calls.iter().any(|it| it.begin.task == task(line))
+        };
+        let is_shown = |line: &str| {
+            task(line) == call.begin.task || (returned_final_error(line) && is_by_runtime(line))
+        };
+        let lines = self.driver.iter().flatten();
+        lines
+            .filter(|(offset, line)| (start..end).contains(offset) && is_shown(line))
+            .map(|(_, line)| line.as_str())
+            .collect()
+    }
+
+    /// Returns the lines of the emulated driver's log that the call's thread wrote during the call.
+    pub fn driver_during(&self, call: &Call) -> Vec<&str> {
+        let start = call.begin.logs.driver;
+        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        let prefix = format!("{} ", call.begin.task);
+        let lines = self.driver.iter().flatten();
+        lines
+            .filter(|(offset, line)| (start..end).contains(offset) && line.starts_with(&prefix))
+            .map(|(_, line)| line.as_str())
+            .collect()
+    }
+
+    /// Returns the failed requests of the level: at most `limit` lines, one for each call and error, with the number of
+    /// equal failures.
+    pub fn failed_requests(&self, limit: usize) -> Vec<String> {
+        let lines = self.driver.iter().flatten().map(|(_, line)| line.as_str());
+        let mut failed = count_failures(lines.filter(|line| returned_error(line)));
+        failed.truncate(limit);
+        failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsupported_optional_call_is_no_failure() {
+        assert!(returned_error("1:1 0.1 kfd GET_VERSION = EIO (1.0 us)"));
+        assert!(returned_error("1:1 0.1 engine COPY length=0x1000 = ? (has not returned)"));
+        assert!(!returned_error("1:1 0.1 kfd ALLOC_MEMORY_OF_GPU handle=0x0 -> ok (1.0 us)"));
+        assert!(!returned_error("1:1 0.1 NOT EMULATED: kfd call 0xc0384b20 SVM = ENOTTY"));
+    }
+}
