@@ -84,11 +84,7 @@ impl LevelRun {
         let Some((offset, line)) = errors.first() else { return };
         let (call, error) = call_and_error(line);
         let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
-        let during = |call: &Call| {
-            let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-            (call.begin.logs.driver..end).contains(offset)
-        };
-        let index = self.calls.iter().position(during);
+        let index = self.call_of_request(*offset, line);
         let call_with_error = index.map(|index| &self.calls[index]);
         let what = format!(
             "the driver returned {error} for {call}{function}, and the runtime {}; errors of the driver \
@@ -97,6 +93,22 @@ impl LevelRun {
             errors.len()
         );
         self.outcome = Outcome::Failed(Cause::DriverError(index, what));
+    }
+
+    /// Returns the index of the call that made a request: the call that this task had in flight. If there is none, one
+    /// of the runtime's own threads made the request. Then returns the first call of the process that was in flight.
+    fn call_of_request(&self, offset: u64, line: &str) -> Option<usize> {
+        let during = |call: &Call| {
+            let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+            (call.begin.logs.driver..end).contains(&offset)
+        };
+        let task = line.split(' ').next()?;
+        let process = task.split_inclusive(':').next()?;
+        let position = |is_by: &dyn Fn(&str) -> bool| {
+            self.calls.iter().position(|call| during(call) && is_by(&call.begin.task))
+        };
+        position(&|of_call| of_call == task)
+            .or_else(|| position(&|of_call| of_call.starts_with(process)))
     }
 
     /// Returns whether requests to the emulated driver failed, and all of these failed after a call had returned.
@@ -151,7 +163,66 @@ impl LevelRun {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::{Begin, CallId, Logs, Return};
     use super::*;
+    use std::time::Duration;
+
+    /// Returns a call of a task, during which the driver's log grew from `start` to `end`.
+    fn call(task: &str, name: &str, start: u64, end: u64) -> Call {
+        let id = CallId { process: 0, number: start };
+        let logs = |driver| Logs { driver, runtime: 0 };
+        let begin = Begin {
+            id,
+            thread: 0,
+            task: task.to_owned(),
+            call: name.to_owned(),
+            arguments: Vec::new(),
+            c_statement: None,
+            logs: logs(start),
+        };
+        let (status, outputs) = (Some(0), Vec::new());
+        Call { begin, end: Some(Return { id, status, outputs, microseconds: 1, logs: logs(end) }) }
+    }
+
+    fn run(calls: Vec<Call>, driver: &[(u64, &str)]) -> LevelRun {
+        LevelRun {
+            level: Level::Load,
+            outcome: Outcome::Reached,
+            calls,
+            facts: Vec::new(),
+            runtime: None,
+            took: Duration::ZERO,
+            idle: Duration::ZERO,
+            driver: Some(driver.iter().map(|(at, line)| (*at, (*line).to_owned())).collect()),
+            output: String::new(),
+            kernel: Ok(Vec::new()),
+            stuck_copies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn ignored_error_belongs_to_the_call_of_its_task() {
+        let calls = || {
+            vec![
+                call("2:2", "wait", 0, 100),
+                call("1:1", "hsa_signal_wait_scacquire", 0, 100),
+                call("1:3", "hsa_amd_vmem_unmap", 10, 50),
+            ]
+        };
+        for (line, expected) in [
+            ("1:3 0.1 drm0 GEM_CLOSE handle=1 = EIO (1.0 us)", Some(2)),
+            // A thread of the runtime.
+            ("1:9 0.1 kfd WAIT_EVENTS = EIO (1.0 us)", Some(1)),
+            ("4:4 0.1 kfd WAIT_EVENTS = EIO (1.0 us)", None),
+        ] {
+            let mut run = run(calls(), &[(20, line)]);
+            run.fail_on_driver_errors();
+            let Outcome::Failed(Cause::DriverError(index, _)) = run.outcome else {
+                panic!("{run:?}")
+            };
+            assert_eq!(index, expected, "{line}");
+        }
+    }
 
     #[test]
     fn unsupported_optional_call_is_no_failure() {
