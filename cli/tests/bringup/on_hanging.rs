@@ -89,6 +89,21 @@ fn engine_that_does_not_finish_is_named() {
     }
 }
 
+/// A level that still makes calls at the time limit is slow: its last copy has not hung.
+#[test]
+fn slow_engine_is_no_stuck_copy() {
+    let name = "on_hanging::slow_engine_is_no_stuck_copy";
+    for fetched in test::fetch_selected_releases(name) {
+        let arguments = ["--until", "data", "--time-limit", "3s", "--format", "json"];
+        let output = run_emulated(fetched, &["--fault", "COPY=400ms"], &arguments);
+        let report = report(&output, 1);
+        let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+        assert_contains(first, &["this level may be slow instead of hanging"]);
+        let all = report["failure"].to_string();
+        assert!(!all.contains("the data has not arrived") && !all.contains("doorbell and the"));
+    }
+}
+
 /// In 7.2.4, a lost mapping of the doorbell keeps the engine from beginning the copy.
 #[test]
 fn doorbell_of_an_idle_engine_is_suspected() {

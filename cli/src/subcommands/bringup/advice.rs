@@ -36,10 +36,10 @@ fn advise_unfinished(line: &str) -> String {
     format!("the driver has not returned from {call}: find where {function} waits, or crashes")
 }
 
-/// Returns the advice to extend the time limit if a level made a call in the last quarter of the limit.
+/// Returns the advice to extend the time limit if a level may be slow.
 fn advise_longer_limit(run: &LevelRun, limit: Duration) -> Option<String> {
     let calls = run.calls.len();
-    (run.idle < limit / 4).then(|| {
+    run.may_be_slow(limit).then(|| {
         format!(
             "this level may be slow instead of hanging: it made {calls} calls, the last {:.1} s before the \
              time limit of {limit:?}; extend the limit (--time-limit 10min)",

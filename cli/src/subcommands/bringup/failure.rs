@@ -13,6 +13,7 @@ use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::driver_log::redacted_requests;
 use crate::provenance::Privacy;
 use serde::Serialize;
+use std::time::Duration;
 
 /// The number of last lines of a log that are shown.
 const LOG_LINES: usize = 12;
@@ -346,9 +347,18 @@ impl Argument {
 }
 
 impl LevelRun {
-    /// Returns what the CPU found, if the level hangs in a wait for a copy.
+    /// Returns whether the level made a call in the last quarter of the time limit. The level can then be slow.
+    pub fn may_be_slow(&self, limit: Duration) -> bool {
+        self.idle < limit / 4
+    }
+
+    /// Returns what the CPU found, if the level hangs in a wait for a copy. Returns `None` if the level may be slow:
+    /// each wait in flight has then lasted longer than half of the little time that remained.
     pub fn stuck_copy(&self) -> Option<StuckCopy> {
-        let Outcome::Failed(cause @ Cause::Hang(..)) = &self.outcome else { return None };
+        let Outcome::Failed(cause @ Cause::Hang(_, limit)) = &self.outcome else { return None };
+        if self.may_be_slow(*limit) {
+            return None;
+        }
         let hanging = self.calls[cause.call()?].begin.id;
         self.stuck_copies.iter().find(|(id, _)| *id == hanging).map(|(_, copy)| *copy)
     }
