@@ -3,7 +3,7 @@
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level};
-use crate::run_command::json;
+use crate::run_command::{HSA_VMM, json, run};
 use hsa_rocr::{FetchedRelease, Release, test};
 use serde_json::Value;
 
@@ -68,6 +68,21 @@ fn earlier_mapping_of_the_address_is_suspected() {
         assert_contains(second, &[words]);
         assert_eq!(second.contains("not the TLB"), words == "not the TLB", "{second}");
     }
+}
+
+/// A GPU fault of another GPU is no effect of the move of the memory.
+#[test]
+fn missing_entry_of_a_peer_is_suspected() {
+    let name = "suspects_on_amd::missing_entry_of_a_peer_is_suspected";
+    let Some(fetched) = fetched_release(name) else { return };
+    // No earlier level makes nine of these requests.
+    let release = fetched.release();
+    let start = ["emulate", "--gpus", "8", "--rocr", release.version()];
+    let rest = ["--fault", "GEM_VA.MAP#9=lost", "--", HSA_VMM, "bringup", "--format", "json"];
+    let report = json(&run(&[&start[..], &rest].concat()));
+    assert_eq!(failed_level(&report), Some("peer"), "{report:#}");
+    let first = report["failure"]["try_next"][0].as_str().unwrap();
+    assert_contains(first, &["amdgpu_gem_va_ioctl first", "operation MAP"]);
 }
 
 /// If CPU and GPU see different memory, the mapping of either can be wrong.

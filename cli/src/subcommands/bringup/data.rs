@@ -29,6 +29,8 @@ pub const DIFFERENT_VIEWS: &str = "see different memory at one address";
 pub const LATE_FILL: &str = "memory was filled only some time after the fill had returned";
 /// How messages describe a copy with wrong data, if the same copy is right when it is repeated.
 const LATER_RIGHT: &str = "a second copy is right";
+/// How messages describe memory that a GPU no longer accesses after a grant to another GPU.
+pub const MOVED: &str = "no longer accesses its memory";
 /// How messages describe memory whose contents are partly wrong after a grant to another GPU.
 pub const DAMAGED: &str = "finds damaged contents in its memory";
 /// The first of the numbers in the first round of "at-once".

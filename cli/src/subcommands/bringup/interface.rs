@@ -239,8 +239,8 @@ pub fn is_request_of_a_level(line: &str) -> bool {
 
 /// Returns the interface to suspect first if a level found a wrong result although all requests succeeded. Also returns
 /// a text about the request's operation, which is empty for requests without an operation. `call` is the call that the
-/// level reported.
-pub fn suspect(level: Level, call: &str) -> Option<(Interface, String)> {
+/// level reported. `has_moved` is whether a grant to another GPU has moved or damaged the memory.
+pub fn suspect(level: Level, call: &str, has_moved: bool) -> Option<(Interface, String)> {
     let (interface, operation) = match (level, call) {
         (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),
         (Level::Counted, "hsa_amd_vmem_handle_release" | "hsa_amd_memory_pool_free") => {
@@ -249,7 +249,7 @@ pub fn suspect(level: Level, call: &str) -> Option<(Interface, String)> {
         (Level::Counted, "hsa_amd_vmem_unmap") => (GEM_CLOSE, None),
         (Level::Descriptors, _) | (_, "hsa_amd_vmem_export_shareable_handle") => (EXPORT, None),
         (_, "hsa_amd_vmem_import_shareable_handle") => (IMPORT, None),
-        (Level::Peer, "hsa_amd_vmem_set_access") => (PRIME, None),
+        (_, "hsa_amd_vmem_set_access") if has_moved => (PRIME, None),
         (_, "hsa_amd_vmem_set_access") => (GEM_VA, Some("MAP")),
         (_, "hsa_amd_vmem_unmap") => (GEM_VA, Some("UNMAP")),
         (_, "amdgpu_bo_va_op_raw") => (GEM_VA, Some("REPLACE")),

@@ -1,7 +1,7 @@
 //! The calls of each level, made in the level's worker process.
 
 use super::arguments::Bringup;
-use super::data::{self, DAMAGED, GRANT, HostBuffer, with_host};
+use super::data::{self, DAMAGED, GRANT, HostBuffer, MOVED, with_host};
 use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::record::Record;
@@ -362,8 +362,7 @@ fn check_after_second_mapping(
     hsa.grant(&alias, size, &[peer])?;
     host.check_kept(owner, va, first, |difference| {
         // If some words are right, the GPU still accesses its memory.
-        let problem =
-            if difference.is_partial() { DAMAGED } else { "no longer accesses its memory" };
+        let problem = if difference.is_partial() { DAMAGED } else { MOVED };
         let (owner, peer) = (&owner.c_expression, &peer.c_expression);
         (GRANT, format!("{owner} {problem} after this call mapped the memory for {peer}"))
     })?;

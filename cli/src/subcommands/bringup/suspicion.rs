@@ -3,7 +3,7 @@
 //! * the last request that used an object before another request with the same object failed;
 //! * a request of a call with a wrong result, if all requests of the call succeeded.
 
-use super::data::{DIFFERENT_VIEWS, GRANT};
+use super::data::{DAMAGED, DIFFERENT_VIEWS, GRANT, MOVED};
 use super::gpu_fault::parse_hex;
 use super::interface::{GEM_VA, function_of, is_logged, named_in, suspect};
 use super::level::Level;
@@ -195,9 +195,10 @@ pub fn advise_successful_requests(
             ),
         };
     }
+    let has_moved = [MOVED, DAMAGED].iter().any(|words| has_failed_with(run, words));
     // Suspect only a request that the call has made.
     let suspected = call.and_then(|call| {
-        let (interface, mut operation) = suspect(run.level, &call.begin.call)?;
+        let (interface, mut operation) = suspect(run.level, &call.begin.call, has_moved)?;
         if call.begin.call == GRANT && interface == GEM_VA && uses_address_again(run, call) {
             operation +=
                 ", or the earlier operation UNMAP (AMDGPU_VA_OP_UNMAP) at the same address";
@@ -207,7 +208,8 @@ pub fn advise_successful_requests(
     let suspected =
         suspected.filter(|(interface, _)| driver.iter().any(|line| is_logged(interface, line)));
     let is_mmap = |function: &&&str| function.starts_with("drm_gem_mmap");
-    let mmap = functions.iter().find(is_mmap).copied().filter(|_| has_different_views(run));
+    let mmap =
+        functions.iter().find(is_mmap).copied().filter(|_| has_failed_with(run, DIFFERENT_VIEWS));
     let suspects = match (suspected, mmap) {
         // The mapping of the GPU or that of the CPU refers to other memory.
         (Some((interface, operation)), Some(mmap)) => {
@@ -237,9 +239,9 @@ pub fn advise_successful_requests(
     )
 }
 
-/// Returns whether the level failed because CPU and GPU see different memory.
-fn has_different_views(run: &LevelRun) -> bool {
-    matches!(&run.outcome, Outcome::Failed(Cause::Wrong(_, what)) if what.contains(DIFFERENT_VIEWS))
+/// Returns whether the level failed because of a wrong result whose description contains `words`.
+fn has_failed_with(run: &LevelRun, words: &str) -> bool {
+    matches!(&run.outcome, Outcome::Failed(Cause::Wrong(_, what)) if what.contains(words))
 }
 
 /// Suspects kernel functions. A function that the runtime's output or the kernel's log names comes first.
