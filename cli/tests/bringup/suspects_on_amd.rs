@@ -46,6 +46,23 @@ fn driver_error_after_unmap_is_the_suspect() {
     }
 }
 
+/// The runtime repeats a request after EAGAIN, so this error is not the cause.
+#[test]
+fn repeated_request_is_no_suspect() {
+    let name = "suspects_on_amd::repeated_request_is_no_suspect";
+    let Some(fetched) = fetched_release(name) else { return };
+    for (fault, level, first) in [
+        ("EXPORT_DMABUF#1=EAGAIN,GEM_MMAP#1=EIO", "mapped", "returned EIO for drm0 GEM_MMAP"),
+        ("EXPORT_DMABUF#2=EAGAIN,GEM_VA.MAP=lost", "gpu", "amdgpu_gem_va_ioctl first"),
+    ] {
+        let failure = failure(fetched, fault, level);
+        assert_contains(failure["try_next"][0].as_str().unwrap(), &[first]);
+        let interfaces = failure["rests_on"].as_array().unwrap().iter();
+        let mut exports = interfaces.filter(|it| it["log"] == "kfd EXPORT_DMABUF");
+        assert_eq!(exports.next().unwrap()["answer"], "well", "{fault}: {failure:#}");
+    }
+}
+
 /// If other memory was mapped at an address before, an old entry of this address can be the cause.
 #[test]
 fn earlier_mapping_of_the_address_is_suspected() {

@@ -8,7 +8,7 @@ use super::interface::{function_of, request};
 use super::kernel_trace;
 use super::level::Level;
 use super::machine::MachineCheck;
-use super::requests::{call_and_error, is_unfinished, returned_error};
+use super::requests::{call_and_error, failed_lines, is_unfinished};
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{
     advise_successful_requests, call_without_result, lacks_address_space, last_user,
@@ -293,8 +293,7 @@ pub fn advise(
         advice.extend(run.kernel.as_deref().ok().and_then(kernel_trace::advise));
     }
     // The first error usually causes the later errors.
-    let is_error = |line: &&String| returned_error(line);
-    let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
+    let errors = driver.as_deref().map(failed_lines).unwrap_or_default();
     let repeated = errors.first().map_or(0, |first| {
         errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
     });

@@ -8,7 +8,7 @@ use super::level::Level;
 use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
 use super::record::{Argument, StuckCopy, status_name};
-use super::requests::returned_error;
+use super::requests::failed_lines;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::driver_log::redacted_requests;
 use crate::provenance::Privacy;
@@ -87,7 +87,7 @@ pub enum DriverResult {
     /// All requests succeeded.
     #[serde(rename = "well")]
     Succeeded,
-    /// At least one request failed.
+    /// At least one request failed, and was not repeated with success.
     Error,
 }
 
@@ -96,11 +96,11 @@ impl DriverResult {
         if interface.logged.is_empty() {
             return None;
         }
-        let mut lines = log.iter().filter(|line| is_logged(interface, line)).peekable();
-        Some(match (lines.peek().is_some(), lines.any(|line| returned_error(line))) {
-            (false, _) => Self::NoRequest,
-            (true, false) => Self::Succeeded,
-            (true, true) => Self::Error,
+        let is_of_interface = |line: &String| is_logged(interface, line);
+        Some(match log.iter().any(is_of_interface) {
+            false => Self::NoRequest,
+            true if failed_lines(log).into_iter().any(is_of_interface) => Self::Error,
+            true => Self::Succeeded,
         })
     }
 }

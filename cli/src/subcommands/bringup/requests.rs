@@ -42,6 +42,17 @@ pub fn returned_final_error(line: &str) -> bool {
     returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
 }
 
+/// Returns the lines of requests that failed. Omits EINTR and EAGAIN if the last request of the same name succeeded:
+/// the runtime repeats a request after these errors.
+pub fn failed_lines(lines: &[String]) -> Vec<&String> {
+    let was_repeated = |line: &str| {
+        let (call, _) = call_and_error(line);
+        let last = lines.iter().rev().find(|later| call_and_error(later).0 == call);
+        !returned_final_error(line) && last.is_some_and(|last| !returned_error(last))
+    };
+    lines.iter().filter(|line| returned_error(line) && !was_repeated(line)).collect()
+}
+
 /// Returns whether a line of the driver's log has no result, `… = ?`.
 pub fn is_unfinished(line: &str) -> bool {
     line.contains(" = ? ")
@@ -221,6 +232,22 @@ mod tests {
                 panic!("{run:?}")
             };
             assert_eq!(index, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn repeated_request_is_no_failure() {
+        let line = |request: &str, result: &str| format!("1:1 0.1 {request} handle=0x1 {result}");
+        let again = line("kfd EXPORT_DMABUF", "= EAGAIN (1.0 us)");
+        let succeeded = line("kfd EXPORT_DMABUF", "-> fd=7 (1.0 us)");
+        let failed = line("drm0 GEM_MMAP", "= EIO (1.0 us)");
+        for (log, expected) in [
+            (vec![&again, &again, &succeeded, &failed], vec![&failed]),
+            (vec![&again, &again], vec![&again, &again]),
+            (vec![&failed, &again], vec![&failed, &again]),
+        ] {
+            let log: Vec<_> = log.into_iter().cloned().collect();
+            assert_eq!(failed_lines(&log), expected, "{log:?}");
         }
     }
 
