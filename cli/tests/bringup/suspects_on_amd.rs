@@ -102,6 +102,24 @@ fn missing_entry_of_a_peer_is_suspected() {
     assert_contains(first, &["amdgpu_gem_va_ioctl first", "operation MAP"]);
 }
 
+/// If the first copy through a mapping reads other contents, and the second copy is right, the mapping is the suspect.
+#[test]
+fn late_mapping_is_no_wrong_copy() {
+    let name = "suspects_on_amd::late_mapping_is_no_wrong_copy";
+    let Some(fetched) = fetched_release(name) else { return };
+    for (fault, level) in
+        [("GEM_VA.MAP#2=unseen:400ms", "unmapped"), ("GEM_VA.MAP#9=unseen:300ms", "load")]
+    {
+        let failure = failure(fetched, fault, level);
+        assert_eq!(failure["call"]["name"], "hsa_amd_vmem_set_access", "{fault}: {failure:#}");
+        let first = failure["try_next"][0].as_str().unwrap();
+        assert_contains(first, &["amdgpu_gem_va_ioctl first", "operation MAP"]);
+        // The level `unmapped` has not unmapped the address yet.
+        let second = failure["try_next"][1].as_str().unwrap();
+        assert!(level != "unmapped" || second.contains("not the TLB"), "{second}");
+    }
+}
+
 /// If CPU and GPU see different memory, the mapping of either can be wrong.
 #[test]
 fn both_mappings_are_suspected_equally() {

@@ -95,11 +95,29 @@ impl HostBuffer<'_> {
     pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32, writer: &str) -> Result<()> {
         let Some(difference) = self.difference(gpu, va, first)? else { return Ok(()) };
         let what = match self.wrong_copy(gpu, va, &self.size, first, &difference)? {
-            Some(what) => what,
-            None => format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression),
+            Some((COPY, what)) => what,
+            _ => format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression),
         };
         let message = wrong_data(what, writer, self.hsa.describe_copier(gpu), &difference);
         Err(self.hsa.recorder.fail_in(COPY, message))
+    }
+
+    /// Does the same as [`Self::read_by`], for the first access through `va` to memory that was read before at another
+    /// address. If the first copy has read other contents, and a second copy is right, the mapping took effect late. If
+    /// a second copy is wrong, too, `cause` is the function that is the cause, and the description of the failure.
+    pub fn read_first(
+        &self,
+        gpu: &Agent,
+        va: &Address,
+        first: u32,
+        writer: &str,
+        cause: (&'static str, String),
+    ) -> Result<()> {
+        let Some(difference) = self.difference(gpu, va, first)? else { return Ok(()) };
+        let wrong = self.wrong_copy(gpu, va, &self.size, first, &difference)?;
+        let (call, what) = wrong.unwrap_or(cause);
+        let message = wrong_data(what, writer, self.hsa.describe_copier(gpu), &difference);
+        Err(self.hsa.recorder.fail_in(call, message))
     }
 
     /// Has a GPU write to `va` consecutive numbers that begin with `first`, and read them back.
@@ -132,8 +150,8 @@ impl HostBuffer<'_> {
     ) -> Result<()> {
         let Some(difference) = self.difference_in(gpu, va, size, first)? else { return Ok(()) };
         let (call, what) = match self.wrong_copy(gpu, va, size, first, &difference)? {
-            Some(what) => (COPY, what),
-            None => cause(&difference),
+            Some((COPY, what)) => (COPY, what),
+            _ => cause(&difference),
         };
         let copier = self.hsa.describe_copier(gpu);
         Err(self.hsa.recorder.fail_in(call, wrong_data(what, &copier, &copier, &difference)))
@@ -219,8 +237,9 @@ impl HostBuffer<'_> {
         Ok(self.hsa.difference(&self.memory, &self.size, first, step))
     }
 
-    /// Checks again after [`Self::difference_in`] has returned a difference. If the copy is the cause, describes the
-    /// failure. Otherwise returns `None`.
+    /// Checks again after [`Self::difference_in`] has returned a difference. If a second copy is wrong, too, returns
+    /// `None`. Otherwise returns the function that is the cause, and describes the failure. The cause is the copy, or,
+    /// if the copy has read other contents, the call that granted access: the mapping took effect late.
     pub fn wrong_copy(
         &self,
         gpu: &Agent,
@@ -228,12 +247,13 @@ impl HostBuffer<'_> {
         size: &Named<usize>,
         first: u32,
         difference: &Difference,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<(&'static str, String)>> {
         let copy_again = || self.difference_in(gpu, va, size, first);
         Ok(match self.check_again(size, (first, 1), difference, copy_again)? {
-            SecondCheck::Late => Some(late_copy(gpu, va)),
-            SecondCheck::Right => Some(single_wrong_copy(gpu, va)),
-            SecondCheck::OldContents | SecondCheck::Wrong => None,
+            SecondCheck::Late => Some((COPY, late_copy(gpu, va))),
+            SecondCheck::Right => Some((COPY, single_wrong_copy(gpu, va))),
+            SecondCheck::OldContents => Some((GRANT, late_mapping(gpu, va))),
+            SecondCheck::Wrong => None,
         })
     }
 

@@ -2,7 +2,7 @@
 //! processes of "pressure" and "killed".
 
 use super::data::{HostBuffer, with_host};
-use super::hsa::{Address, Agent, COPY, Difference, Handle, Hsa, Named, wrong_data};
+use super::hsa::{Address, Agent, Difference, Handle, Hsa, Named, wrong_data};
 use super::level::Level;
 use super::processes;
 use super::record::{Argument, Record};
@@ -141,14 +141,15 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     with_host(hsa, resources, |host| {
         if let Some(difference) = host.difference(gpu, &va, EXPORTED)? {
             let size = Named::new("size", size);
-            let Some(what) = host.wrong_copy(gpu, &va, &size, EXPORTED, &difference)? else {
+            let wrong = host.wrong_copy(gpu, &va, &size, EXPORTED, &difference)?;
+            let Some((call, what)) = wrong else {
                 let attributed =
                     attribute_to_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?;
                 return Err(attributed);
             };
             let (writer, reader) = (exporter(gpu), hsa.describe_copier(gpu));
             let message = wrong_data(what, writer, reader, &difference);
-            return Err(hsa.recorder.fail_in(COPY, message));
+            return Err(hsa.recorder.fail_in(call, message));
         }
         host.write_by(gpu, &va, REPLY)
     })?;

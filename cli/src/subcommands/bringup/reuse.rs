@@ -33,9 +33,9 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&va, size, &[gpu])?;
         hsa.grant(&alias, size, &[gpu])?;
         host.write_and_read(gpu, &va, KEPT)?;
-        host.check_kept(gpu, &alias, KEPT, |_| {
-            (MAP, "the second address of the memory refers to other memory".to_owned())
-        })?;
+        let other_memory = "the second address of the memory refers to other memory";
+        let cause = (MAP, other_memory.to_owned());
+        host.read_first(gpu, &alias, KEPT, &hsa.describe_copier(gpu), cause)?;
         hsa.unmap(&va, size)?;
         let failure_of_unmap = |_| {
             let message = "the address cannot be used again after it was unmapped";

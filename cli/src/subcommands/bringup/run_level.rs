@@ -2,7 +2,7 @@
 
 use super::arguments::Bringup;
 use super::data::{self, DAMAGED, GRANT, HostBuffer, MOVED, with_host};
-use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
+use super::hsa::{Address, Agent, COPY, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::record::Record;
 use super::recorder::{AlreadyReported, Recorder};
@@ -366,7 +366,8 @@ fn check_after_second_mapping(
         let (owner, peer) = (&owner.c_expression, &peer.c_expression);
         (GRANT, format!("{owner} {problem} after this call mapped the memory for {peer}"))
     })?;
-    host.read_by(peer, &alias, first, &hsa.describe_copier(owner))?;
+    let what = format!("{} copied wrong data from {}", peer.c_expression, alias.c_expression);
+    host.read_first(peer, &alias, first, &hsa.describe_copier(owner), (COPY, what))?;
     hsa.unmap(&alias, size)?;
     hsa.free(&alias, size)
 }
@@ -381,8 +382,7 @@ fn check_load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     hsa.grant(va, resources.size, &[gpu])?;
                     // No two rounds begin with the same number.
                     let first = thread << 24 | round << 12;
-                    host.write_by(gpu, va, first)?;
-                    host.read_by(gpu, va, first, &hsa.describe_copier(gpu))
+                    host.write_and_read(gpu, va, first)
                 })?;
             }
             Ok(())
