@@ -1,6 +1,6 @@
 //! Advice on what to try after a failure.
 
-use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
+use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING, LATER_RIGHT};
 use super::engine::{self, EngineError};
 use super::environment::Environment;
 use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
@@ -145,8 +145,22 @@ fn advise_wrong_result(
     let is_simulation = environment == Environment::Simulation;
     let is_used_again = call.is_some_and(|call| uses_address_again(run, call));
     let call = call.map_or("", |call| &call.begin.call);
+    // A second copy was right, so the first copy is the cause in each level.
+    let is_single_copy = what.contains(LATER_RIGHT);
+    if what.contains(LATE_COPY) {
+        return Some(
+            "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
+             copy's last write, and the flush of caches before it"
+                .to_owned(),
+        );
+    }
     // If a call returned an error, no GPU has accessed the memory.
-    if run.level == Level::Unmapped && !is_simulation && !run.has_error_status() {
+    let uses_unmapped_address = call == "hsa_amd_vmem_unmap" || (is_used_again && !is_single_copy);
+    if run.level == Level::Unmapped
+        && uses_unmapped_address
+        && !is_simulation
+        && !run.has_error_status()
+    {
         return Some(environment.advise_old_entry("the unmap"));
     }
     if run.level == Level::Offset && call == REPLACE && !is_simulation {
@@ -155,7 +169,7 @@ fn advise_wrong_result(
     if what.contains(NEITHER_ENDED_NOR_FAULTED) && run.has_logged_fault() {
         return Some(ADVICE_ON_UNNOTICED_FAULT.to_owned());
     }
-    if run.level == Level::Offset && uses_data(call) && !is_simulation {
+    if run.level == Level::Offset && uses_data(call) && !is_single_copy && !is_simulation {
         return Some(format!(
             "the engine has copied right data in earlier levels, so the GPU's page table probably names other memory: \
              suspect the kernel's amdgpu_gem_va_ioctl first (AMDGPU_VA_OP_REPLACE; {}), then the flush of the TLB and \
@@ -178,13 +192,6 @@ fn advise_wrong_result(
             "the mapping is right, but the contents are damaged. The driver may move the memory from VRAM to system \
              memory when a second GPU imports the memory: suspect this move (amdgpu_dma_buf_pin, amdgpu_bo_move) and \
              its copy by the kernel's SDMA engine (amdgpu_copy_buffer)"
-                .to_owned(),
-        );
-    }
-    if what.contains(LATE_COPY) {
-        return Some(
-            "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
-             copy's last write, and the flush of caches before it"
                 .to_owned(),
         );
     }
@@ -404,6 +411,29 @@ pub fn advise(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn single_wrong_copy_is_no_old_entry() {
+        let copy = Call::with_name(COPY);
+        for (level, what, expected) in [
+            (Level::Unmapped, LATE_COPY, "after the signal"),
+            (Level::Unmapped, LATER_RIGHT, "suspect the GPU's engine"),
+            (Level::Offset, LATE_COPY, "after the signal"),
+            (Level::Offset, LATER_RIGHT, "suspect the GPU's engine"),
+            (Level::Offset, "wrong data", "suspect the kernel's amdgpu_gem_va_ioctl first"),
+        ] {
+            let run = LevelRun::passed(level, vec![copy.clone()]);
+            let advice = advise_wrong_result(&run, what, run.calls.first(), Environment::Real);
+            assert!(
+                advice.as_deref().is_some_and(|advice| advice.contains(expected)),
+                "{advice:?}"
+            );
+        }
+        let unmap = Call::with_name("hsa_amd_vmem_unmap");
+        let run = LevelRun::passed(Level::Unmapped, vec![unmap]);
+        let advice = advise_wrong_result(&run, "wrong", run.calls.first(), Environment::Real);
+        assert!(advice.unwrap().contains("not flushed after the unmap"));
+    }
 
     #[test]
     fn bus_error_is_explained_by_mmap() {

@@ -28,7 +28,7 @@ pub const DIFFERENT_VIEWS: &str = "see different memory at one address";
 /// How messages describe memory that was filled after the call of the fill.
 pub const LATE_FILL: &str = "memory was filled only some time after the fill had returned";
 /// How messages describe a copy with wrong data, if the same copy is right when it is repeated.
-const LATER_RIGHT: &str = "a second copy is right";
+pub const LATER_RIGHT: &str = "a second copy is right";
 /// How messages describe memory that a GPU no longer accesses after a grant to another GPU.
 pub const MOVED: &str = "no longer accesses its memory";
 /// How messages describe memory whose contents are partly wrong after a grant to another GPU.

@@ -153,23 +153,15 @@ impl LevelRun {
 #[cfg(test)]
 mod tests {
     use super::super::advice::{Setup, advise};
-    use super::super::record::{Argument, Begin, CallId, Logs};
+    use super::super::record::Argument;
     use super::*;
-    use std::time::Duration;
 
     fn call(name: &str, arguments: &[(&str, &str)]) -> Call {
         let argument =
             |pair: &(&str, &str)| Argument { name: pair.0.to_owned(), value: pair.1.to_owned() };
-        let begin = Begin {
-            id: CallId { process: 0, number: 0 },
-            thread: 0,
-            task: String::new(),
-            call: name.to_owned(),
-            arguments: arguments.iter().map(argument).collect(),
-            c_statement: None,
-            logs: Logs::default(),
-        };
-        Call { begin, end: None }
+        let mut call = Call::with_name(name);
+        call.begin.arguments = arguments.iter().map(argument).collect();
+        call
     }
 
     #[test]
@@ -224,19 +216,8 @@ mod tests {
 
     #[test]
     fn reported_fault_fails_a_level_that_passed() {
-        let mut run = LevelRun {
-            level: Level::Data,
-            outcome: Outcome::Reached,
-            calls: vec![call("hsa_shut_down", &[])],
-            facts: Vec::new(),
-            runtime: None,
-            took: Duration::ZERO,
-            idle: Duration::ZERO,
-            driver: None,
-            output: "Memory exception on virtual address 0x7f2000, node id 1".to_owned(),
-            kernel: Ok(Vec::new()),
-            stuck_copies: Vec::new(),
-        };
+        let mut run = LevelRun::passed(Level::Data, vec![call("hsa_shut_down", &[])]);
+        run.output = "Memory exception on virtual address 0x7f2000, node id 1".to_owned();
         run.fail_on_gpu_fault();
         let Outcome::Failed(cause) = &run.outcome else { panic!("{run:?}") };
         let text = "a GPU page fault at 0x7f2000: all calls of the level succeeded";

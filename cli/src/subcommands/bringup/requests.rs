@@ -174,41 +174,23 @@ impl LevelRun {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Begin, CallId, Logs, Return};
+    use super::super::record::{Logs, Return};
     use super::*;
-    use std::time::Duration;
 
     /// Returns a call of a task, during which the driver's log grew from `start` to `end`.
     fn call(task: &str, name: &str, start: u64, end: u64) -> Call {
-        let id = CallId { process: 0, number: start };
         let logs = |driver| Logs { driver, runtime: 0 };
-        let begin = Begin {
-            id,
-            thread: 0,
-            task: task.to_owned(),
-            call: name.to_owned(),
-            arguments: Vec::new(),
-            c_statement: None,
-            logs: logs(start),
-        };
-        let (status, outputs) = (Some(0), Vec::new());
-        Call { begin, end: Some(Return { id, status, outputs, microseconds: 1, logs: logs(end) }) }
+        let mut call = Call::with_name(name);
+        (call.begin.task, call.begin.logs) = (task.to_owned(), logs(start));
+        let (id, outputs) = (call.begin.id, Vec::new());
+        let status = Some(0);
+        call.end = Some(Return { id, status, outputs, microseconds: 1, logs: logs(end) });
+        call
     }
 
     fn run(calls: Vec<Call>, driver: &[(u64, &str)]) -> LevelRun {
-        LevelRun {
-            level: Level::Load,
-            outcome: Outcome::Reached,
-            calls,
-            facts: Vec::new(),
-            runtime: None,
-            took: Duration::ZERO,
-            idle: Duration::ZERO,
-            driver: Some(driver.iter().map(|(at, line)| (*at, (*line).to_owned())).collect()),
-            output: String::new(),
-            kernel: Ok(Vec::new()),
-            stuck_copies: Vec::new(),
-        }
+        let driver = driver.iter().map(|(at, line)| (*at, (*line).to_owned())).collect();
+        LevelRun { driver: Some(driver), ..LevelRun::passed(Level::Load, calls) }
     }
 
     #[test]

@@ -315,6 +315,43 @@ impl Cause {
     }
 }
 
+#[cfg(test)]
+impl Call {
+    /// Creates a call of the main thread without arguments, which has not returned.
+    pub fn with_name(name: &str) -> Self {
+        let begin = Begin {
+            id: CallId { process: 0, number: 0 },
+            thread: 0,
+            task: String::new(),
+            call: name.to_owned(),
+            arguments: Vec::new(),
+            c_statement: None,
+            logs: super::record::Logs::default(),
+        };
+        Self { begin, end: None }
+    }
+}
+
+#[cfg(test)]
+impl LevelRun {
+    /// Creates a run without logs, in which the level passed.
+    pub fn passed(level: Level, calls: Vec<Call>) -> Self {
+        Self {
+            level,
+            outcome: Outcome::Reached,
+            calls,
+            facts: Vec::new(),
+            runtime: None,
+            took: Duration::ZERO,
+            idle: Duration::ZERO,
+            driver: None,
+            output: String::new(),
+            kernel: Ok(Vec::new()),
+            stuck_copies: Vec::new(),
+        }
+    }
+}
+
 impl LevelRun {
     /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault stops the
     /// level, so the last call shows the failure. The cause can be an earlier call.
