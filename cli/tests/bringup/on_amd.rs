@@ -382,6 +382,7 @@ fn single_wrong_copy_is_the_suspect() {
     let fetched_releases = test::fetch_releases(name).unwrap_or_default().iter();
     for fetched in fetched_releases.filter(|fetched| fetched.release() == Release::R7_2_4) {
         for (plan, level, call, what) in [
+            ("COPY#1=half", "gpu", copy, right),
             ("COPY#6=garbled", "data", copy, right),
             ("COPY#9=garbled", "data", copy, right),
             ("COPY#6=half", "data", copy, right),

@@ -120,6 +120,20 @@ fn late_mapping_is_no_wrong_copy() {
     }
 }
 
+/// The data does not show whether the first copy to new memory was lost, or the mapping was late.
+#[test]
+fn lost_first_copy_is_suspected() {
+    let name = "suspects_on_amd::lost_first_copy_is_suspected";
+    let Some(fetched) = fetched_release(name) else { return };
+    for fault in ["COPY#1=lost", "COPY#1=late:100ms"] {
+        let failure = failure(fetched, fault, "gpu");
+        let what = failure["what"].as_str().unwrap();
+        assert_contains(what, &["or the first copy to va was lost or late"]);
+        let second = failure["try_next"][1].as_str().unwrap();
+        assert_contains(second, &["was lost or late instead, suspect the GPU's engine"]);
+    }
+}
+
 /// If CPU and GPU see different memory, the mapping of either can be wrong.
 #[test]
 fn both_mappings_are_suspected_equally() {

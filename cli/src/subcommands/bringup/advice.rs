@@ -1,6 +1,6 @@
 //! Advice on what to try after a failure.
 
-use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING, LATER_RIGHT};
+use super::data::{DAMAGED, FIRST_COPY, LATE_COPY, LATE_FILL, LATE_MAPPING, LATER_RIGHT};
 use super::engine::{self, EngineError};
 use super::environment::Environment;
 use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
@@ -178,14 +178,18 @@ fn advise_wrong_result(
         ));
     }
     if what.contains(LATE_MAPPING) && !is_simulation {
-        if is_used_again {
-            return Some(environment.advise_old_entry_of_earlier_mapping());
-        }
-        return Some(
-            "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for the fence \
-             of the page-table update, not the TLB, which has no entry of an address that is used for the first time"
+        let mut advice = match is_used_again {
+            true => environment.advise_old_entry_of_earlier_mapping(),
+            false => "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for \
+                      the fence of the page-table update, not the TLB, which has no entry of an address that is used \
+                      for the first time"
                 .to_owned(),
-        );
+        };
+        if what.contains(FIRST_COPY) {
+            advice += ". If the first copy was lost or late instead, suspect the GPU's engine and the fence at the \
+                       end of the copy";
+        }
+        return Some(advice);
     }
     if what.contains(DAMAGED) && !is_simulation {
         return Some(

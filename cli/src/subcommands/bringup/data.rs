@@ -29,6 +29,8 @@ pub const DIFFERENT_VIEWS: &str = "see different memory at one address";
 pub const LATE_FILL: &str = "memory was filled only some time after the fill had returned";
 /// How messages describe a copy with wrong data, if the same copy is right when it is repeated.
 pub const LATER_RIGHT: &str = "a second copy is right";
+/// How messages name the copy that can be the cause instead of a late mapping.
+pub const FIRST_COPY: &str = "first copy";
 /// How messages describe memory that a GPU no longer accesses after a grant to another GPU.
 pub const MOVED: &str = "no longer accesses its memory";
 /// How messages describe memory whose contents are partly wrong after a grant to another GPU.
@@ -158,16 +160,19 @@ impl HostBuffer<'_> {
     }
 
     /// Checks the numbers that a GPU wrote to `va`. If numbers are wrong, writes and checks again after
-    /// [`LATE_LIMIT`]. If at least half a page was wrong and is then right, the mapping took effect late.
+    /// [`LATE_LIMIT`]. If whole pages were wrong and are then right, the mapping took effect late, or the copy that
+    /// wrote them was lost or late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         let Some(difference) = self.difference(gpu, va, first)? else { return Ok(()) };
         std::thread::sleep(LATE_LIMIT);
         let is_late = self.hsa.difference(&self.memory, &self.size, first, 1).is_none();
         self.write_by(gpu, va, first)?;
         let (gpu_in_c, va_in_c) = (&gpu.c_expression, &va.c_expression);
+        let can_be_late_mapping =
+            difference.covers_whole_pages() && difference.can_be_old_contents(NOT_COPIED);
         let (call, what) = match self.difference(gpu, va, first)? {
             _ if is_late => (COPY, late_copy(gpu, va)),
-            None if difference.can_be_old_contents(NOT_COPIED) => (GRANT, late_mapping(gpu, va)),
+            None if can_be_late_mapping => (GRANT, late_mapping_or_copy(gpu, va)),
             None => {
                 (COPY, format!("{gpu_in_c} copied wrong data to or from {va_in_c}; {LATER_RIGHT}"))
             }
@@ -310,7 +315,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 let second = compare_views(hsa, host, (gpu, va), cpu_has_access)?;
                 let is_late = found.can_be_late_mapping && second.is_none();
                 let (call, what) = match found.call {
-                    _ if is_late => (GRANT, late_mapping(gpu, va)),
+                    _ if is_late => (GRANT, late_mapping_or_copy(gpu, va)),
                     COPY if host.copies_late(gpu, va, BY_GPU)? => (COPY, late_copy(gpu, va)),
                     _ => (found.call, found.what),
                 };
@@ -426,6 +431,13 @@ fn compare_views(
 /// Describes a mapping that took effect after the call that granted access.
 fn late_mapping(gpu: &Agent, va: &Address) -> String {
     format!("{} sees the mapping of {} {LATE_MAPPING}", gpu.c_expression, va.c_expression)
+}
+
+/// Describes data that a GPU wrote immediately after the grant, and that was missing: a late mapping and a lost copy
+/// have the same effect.
+fn late_mapping_or_copy(gpu: &Agent, va: &Address) -> String {
+    let late = late_mapping(gpu, va);
+    format!("{late}, or the {FIRST_COPY} to {} was lost or late", va.c_expression)
 }
 
 /// Describes copies whose data arrives after their signal.

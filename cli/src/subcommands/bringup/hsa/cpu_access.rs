@@ -56,6 +56,13 @@ impl Difference {
         self.affects_half_a_page() && !self.begins_with_old(destination_first)
     }
 
+    /// Returns whether the difference begins and ends at the boundaries of pages. A late mapping changes whole pages.
+    pub fn covers_whole_pages(&self) -> bool {
+        const PAGE: usize = 4096;
+        let (first, last) = self.range;
+        first % PAGE == 0 && (last + 1) % PAGE == 0
+    }
+
     /// Returns whether the first word that differs still contains its old number. The old numbers were consecutive,
     /// and began with `first`.
     fn begins_with_old(&self, first: u32) -> bool {
@@ -205,7 +212,7 @@ mod tests {
         let half_copied = Difference::of([7, 8, 0x102, 0x103].into_iter(), 7, 1).unwrap();
         assert!(half_copied.begins_with_old(0x100) && !difference.begins_with_old(0x100));
         let zeros = Difference::of(std::iter::repeat_n(0, 1024), 0x100, 0).unwrap();
-        assert!(zeros.affects_half_a_page());
+        assert!(zeros.affects_half_a_page() && zeros.covers_whole_pages());
         let message = wrong_data("wrong data", "gpu[0] (SDMA)", "the CPU", &zeros);
         let start = "wrong data (written by gpu[0] (SDMA), read by the CPU): 1024 of 1024 32-bit words differ, from";
         assert!(message.starts_with(start), "{message}");
@@ -221,6 +228,7 @@ mod tests {
                 _ => old.map_or(0, |old| old + index),
             };
             let difference = Difference::of((0..1024).map(half), 0xda7a_0001, 1).unwrap();
+            assert!(difference.affects_half_a_page() && !difference.covers_whole_pages());
             let text = difference.to_string();
             let start = "512 of 1024 32-bit words differ, from offset 0x800 to 0xfff; at 0x800: ";
             assert!(text.starts_with(start), "{text}");
