@@ -74,7 +74,7 @@ fn earlier_mapping_of_the_address_is_suspected() {
     for (fault, level, is_used_again, words) in [
         ("GEM_VA.UNMAP#5-=stale:20ms", "at_once", true, no_fault),
         ("GEM_VA.MAP#3-=late:50ms", "unmapped", true, fault_again),
-        ("GEM_VA.MAP=unseen:50ms", "gpu", false, "not the TLB"),
+        ("GEM_VA.MAP=unseen:300ms", "gpu", false, "not the TLB"),
         ("GEM_VA.MAP=lost", "gpu", false, "first suspect that the entry is missing"),
     ] {
         let failure = failure(fetched, fault, level);
