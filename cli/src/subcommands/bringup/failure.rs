@@ -121,9 +121,7 @@ impl Failure {
     /// failed.
     pub fn of(run: &LevelRun, setup: Setup<'_>) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
-        let last_call = cause.call().map(|index| &run.calls[index]);
-        // If a comparison by the CPU fails after a copy, the copy is the cause.
-        let call = last_call.map(|last| run.copy_before(last).unwrap_or(last));
+        let call = cause.call().map(|index| &run.calls[index]);
         let driver = run.driver.as_ref().map(|all| match call {
             Some(call) => to_strings(run.requests_during(call)),
             None => all.iter().map(|(_, line)| line.clone()).collect(),
@@ -147,7 +145,7 @@ impl Failure {
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
         let machine_checks =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let try_next = advise(run, cause, last_call, &driver, &machine_checks, setup);
+        let try_next = advise(run, cause, call, &driver, &machine_checks, setup);
         let checks = machine_checks.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),
@@ -155,7 +153,7 @@ impl Failure {
         });
         Some(Self {
             kind: cause.kind(),
-            what: describe(run, cause),
+            what: run.describe(cause),
             call: call.map(FailedCall::of),
             other_calls: cause.other_calls(&run.calls),
             failed_requests: run.failed_requests(LOG_LINES),
@@ -225,16 +223,6 @@ impl FailedCall {
             returned: end.is_some(),
             other_process: call.begin.id.process != 0,
         }
-    }
-}
-
-/// Describes the failure. If a copy is the cause, names the copy.
-fn describe(run: &LevelRun, cause: &Cause) -> String {
-    let what = run.describe(cause);
-    let last = cause.call().map(|index| &run.calls[index]);
-    match last.and_then(|last| run.copy_before(last)) {
-        Some(copy) => format!("{} copied wrong data: {what}", copy.begin.call),
-        None => what,
     }
 }
 
@@ -363,26 +351,12 @@ impl LevelRun {
         self.stuck_copies.iter().find(|(id, _)| *id == hanging).map(|(_, copy)| *copy)
     }
 
-    /// Returns the index of the call at which the level failed. If a comparison found wrong data, returns the index of
-    /// the comparison, not of the copy.
+    /// Returns the index of the call at which the level failed.
     pub fn failed_call(&self) -> Option<usize> {
         match &self.outcome {
             Outcome::Failed(cause) => cause.call(),
             _ => None,
         }
-    }
-
-    /// Returns the copy whose wrong result `last` found. Returns `None` unless `last` is a comparison after a copy.
-    fn copy_before(&self, last: &Call) -> Option<&Call> {
-        let (process, thread) = (last.begin.id.process, last.begin.thread);
-        let by_thread =
-            |call: &&Call| call.begin.id.process == process && call.begin.thread == thread;
-        let is_comparison = last.begin.call == "compare";
-        let before = |call: &&Call| call.begin.id.number < last.begin.id.number;
-        let earlier = self.calls.iter().rev().filter(by_thread).filter(before);
-        // If the CPU filled the memory after the last copy, the comparison does not check a copy.
-        let mut after_fill = earlier.take_while(|call| call.begin.call != "fill");
-        after_fill.find(|call| is_comparison && call.begin.call == "hsa_amd_memory_async_copy")
     }
 
     /// Returns the calls up to the call that shows the failure, without queries of agents and pools. If a thread other
