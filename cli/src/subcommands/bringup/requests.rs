@@ -82,11 +82,11 @@ impl LevelRun {
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Marks a level as failed if it passed although the driver returned an error. The runtime has then ignored the
-    /// error, or returned a status that the level accepts. Does not count errors in the level `pressure`, which
-    /// provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
+    /// Marks a level as failed if it passed or was skipped although the driver returned an error. The runtime has then
+    /// ignored the error, or returned a status that the level accepts. Does not count errors in the level `pressure`,
+    /// which provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
     pub fn fail_on_driver_errors(&mut self) {
-        if self.outcome != Outcome::Reached || self.level == Level::Pressure {
+        if matches!(self.outcome, Outcome::Failed(_)) || self.level == Level::Pressure {
             return;
         }
         let lines = self.driver.iter().flatten();
@@ -97,10 +97,12 @@ impl LevelRun {
         let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
         let index = self.call_of_request(*offset, line);
         let call_with_error = index.map(|index| &self.calls[index]);
+        let effect = match &self.outcome {
+            Outcome::Skipped(why) => format!("the level was skipped ({why})"),
+            _ => format!("the runtime {}", reaction(call_with_error)),
+        };
         let what = format!(
-            "the driver returned {error} for {call}{function}, and the runtime {}; errors of the driver \
-             in this level: {}",
-            reaction(call_with_error),
+            "the driver returned {error} for {call}{function}, and {effect}; errors of the driver in this level: {}",
             errors.len()
         );
         self.outcome = Outcome::Failed(Cause::DriverError(index, what));
@@ -215,6 +217,17 @@ mod tests {
             };
             assert_eq!(index, expected, "{line}");
         }
+    }
+
+    #[test]
+    fn driver_error_fails_a_skipped_level() {
+        let mut run = run(Vec::new(), &[(20, "1:1 0.1 drm0 OPEN = EIO (1.0 us)")]);
+        run.outcome = Outcome::Skipped("cannot open /dev/dri/renderD128".to_owned());
+        run.fail_on_driver_errors();
+        let Outcome::Failed(Cause::DriverError(None, what)) = run.outcome else {
+            panic!("{run:?}")
+        };
+        assert!(what.contains("EIO for drm0 OPEN (drm_open), and the level was skipped"), "{what}");
     }
 
     #[test]
