@@ -101,8 +101,12 @@ impl LevelRun {
             Outcome::Skipped(why) => format!("the level was skipped ({why})"),
             _ => format!("the runtime {}", reaction(call_with_error)),
         };
+        let problem = match is_unfinished(line) {
+            true => "has not returned from".to_owned(),
+            false => format!("returned {error} for"),
+        };
         let what = format!(
-            "the driver returned {error} for {call}{function}, and {effect}; errors of the driver in this level: {}",
+            "the driver {problem} {call}{function}, and {effect}; errors of the driver in this level: {}",
             errors.len()
         );
         self.outcome = Outcome::Failed(Cause::DriverError(index, what));
@@ -217,6 +221,15 @@ mod tests {
             };
             assert_eq!(index, expected, "{line}");
         }
+    }
+
+    #[test]
+    fn unfinished_request_returned_no_error() {
+        let line = "1:9 0.1 kfd WAIT_EVENTS = ? (has not returned)";
+        let mut run = run(Vec::new(), &[(20, line)]);
+        run.fail_on_driver_errors();
+        let Outcome::Failed(Cause::DriverError(None, what)) = run.outcome else { panic!("{run:?}") };
+        assert!(what.starts_with("the driver has not returned from kfd WAIT_EVENTS ("), "{what}");
     }
 
     #[test]
