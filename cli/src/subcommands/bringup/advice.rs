@@ -258,12 +258,8 @@ fn is_stopping(run: &LevelRun, cause: &Cause, call: Option<&Call>) -> bool {
         Cause::Crash(calls, _) | Cause::Hang(calls, _) | Cause::GpuFault(_, _, calls) => calls,
         _ => &[],
     };
-    let is_stop = |call: &&Call| call.begin.call == "hsa_shut_down";
-    let has_ended_early = |call: &&Call| call.begin.id.process != 0 && call.end.is_none();
-    let is_wrong = matches!(cause, Cause::Wrong(..));
-    let mut others = run.calls.iter().filter(has_ended_early);
-    let mut calls = in_flight.iter().map(|index| &run.calls[*index]).chain(call);
-    calls.any(|call| is_stop(&call)) || (is_wrong && others.any(|call| is_stop(&call)))
+    let is_stop = |call: &Call| call.begin.call == "hsa_shut_down";
+    in_flight.iter().map(|index| &run.calls[*index]).chain(call).any(is_stop)
 }
 
 /// Returns whether a line of the driver's log opens a device.

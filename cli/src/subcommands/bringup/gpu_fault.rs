@@ -98,15 +98,22 @@ pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
 }
 
 impl LevelRun {
-    /// Attributes a crash or a hang to the call that granted a GPU access to the address at which the GPU faulted.
+    /// Attributes a crash or a hang to the call that granted a GPU access to the address at which the GPU faulted. Does
+    /// the same if another process of the level ended during a call.
     pub fn attribute_gpu_fault(&mut self) {
-        let Outcome::Failed(Cause::Crash(in_flight, _) | Cause::Hang(in_flight, _)) = &self.outcome
-        else {
-            return;
+        let has_ended_early = |call: &Call| call.begin.id.process != 0 && call.end.is_none();
+        let in_flight = match &self.outcome {
+            Outcome::Failed(Cause::Crash(calls, _) | Cause::Hang(calls, _)) => calls.clone(),
+            Outcome::Failed(Cause::Wrong(Some(index), _))
+                if has_ended_early(&self.calls[*index]) =>
+            {
+                vec![*index]
+            }
+            _ => return,
         };
         let Some(address) = self.gpu_fault().and_then(|fault| fault.address) else { return };
         if let Some(call) = granted_by(&self.calls, address) {
-            let cause = Cause::GpuFault(call, address, in_flight.clone());
+            let cause = Cause::GpuFault(call, address, in_flight);
             self.outcome = Outcome::Failed(cause);
         }
     }
@@ -231,10 +238,13 @@ mod tests {
         let advice = advise(&run, &cause, run.calls.first(), &None, &[], setup);
         assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
         // The runtime of another process was stopping, and the process ended early.
-        run.calls.push(call("hsa_amd_memory_pool_free", &[]));
         run.calls[1].begin.id.process = 1;
-        let cause = Cause::Wrong(Some(2), "one of the other processes: SIGABRT".to_owned());
-        let advice = advise(&run, &cause, run.calls.last(), &None, &[], setup);
+        let ended = "one of the other processes: SIGABRT".to_owned();
+        run.outcome = Outcome::Failed(Cause::Wrong(Some(1), ended));
+        run.attribute_gpu_fault();
+        let cause = Cause::GpuFault(0, 0x7f_2000, vec![1]);
+        assert_eq!(run.outcome, Outcome::Failed(cause.clone()));
+        let advice = advise(&run, &cause, run.calls.first(), &None, &[], setup);
         assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
         // Other processes can cause the faults in the kernel's log.
         run.outcome = Outcome::Reached;

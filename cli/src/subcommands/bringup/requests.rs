@@ -228,7 +228,9 @@ mod tests {
         let line = "1:9 0.1 kfd WAIT_EVENTS = ? (has not returned)";
         let mut run = run(Vec::new(), &[(20, line)]);
         run.fail_on_driver_errors();
-        let Outcome::Failed(Cause::DriverError(None, what)) = run.outcome else { panic!("{run:?}") };
+        let Outcome::Failed(Cause::DriverError(None, what)) = run.outcome else {
+            panic!("{run:?}")
+        };
         assert!(what.starts_with("the driver has not returned from kfd WAIT_EVENTS ("), "{what}");
     }
 

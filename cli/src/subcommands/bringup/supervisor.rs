@@ -263,10 +263,14 @@ impl Records {
         }
         if let Some((id, what)) = &self.wrong {
             let index = id.and_then(|id| self.index(id));
-            let is_wait = index.is_some_and(|index| self.calls[index].begin.call == "wait");
-            // If this process was waiting for another process, the call of the other process is the cause.
-            let waited_for = self.in_flight().first().copied().filter(|_| is_wait);
-            return Outcome::Failed(Cause::Wrong(waited_for.or(index), what.clone()));
+            let process = id.map_or(0, |id| id.process);
+            // If another process ended during a call, this call is the cause.
+            let is_of_other = |index: &usize| {
+                let begin = &self.calls[*index].begin;
+                begin.id.process != process && begin.call != "wait"
+            };
+            let of_other = self.in_flight().into_iter().find(is_of_other);
+            return Outcome::Failed(Cause::Wrong(of_other.or(index), what.clone()));
         }
         match (&self.skipped, self.reached) {
             (Some(why), _) => Outcome::Skipped(why.clone()),
@@ -407,5 +411,36 @@ impl LevelRun {
         let end = end.map_or(self.output.len(), index);
         // `get` fails only if the runtime had printed half of a character when an offset was recorded.
         self.output.get(index(start)..end).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_another_process_is_attributed_to_its_call() {
+        let call = |process, number, name| {
+            let mut call = Call::with_name(name);
+            call.begin.id = CallId { process, number };
+            call
+        };
+        let mut last = call(0, 7, "hsa_amd_memory_pool_free");
+        let (id, logs) = (last.begin.id, last.begin.logs);
+        last.end = Some(Return { id, status: Some(0), outputs: vec![], microseconds: 1, logs });
+        let wait = call(0, 8, "wait");
+        let of_other = call(1, 3, "hsa_signal_wait_scacquire");
+        for (calls, failed, expected) in [
+            (vec![last.clone(), of_other.clone()], id, 1),
+            (vec![last.clone()], id, 0),
+            // The other process reports a failure of its own.
+            (vec![wait, of_other.clone()], of_other.begin.id, 1),
+        ] {
+            let wrong = Some((Some(failed), "one of the other processes: SIGABRT".to_owned()));
+            let records = Records { calls, wrong, ..Records::default() };
+            let outcome = records.outcome(End::Exited(0), Duration::ZERO);
+            let Outcome::Failed(Cause::Wrong(index, _)) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(index, Some(expected));
+        }
     }
 }
