@@ -75,10 +75,13 @@ pub fn parse_hex(text: &str) -> Option<u64> {
     u64::from_str_radix(&digits[..end], 16).ok()
 }
 
-/// Returns the index of the last call that granted access to an address.
-pub fn granted_by(calls: &[Call], address: u64) -> Option<usize> {
+/// Returns the index of the last call that granted access to an address. Prefers the calls of `process`, because
+/// several processes of a level can use the same address.
+pub fn granted_by(calls: &[Call], address: u64, process: u8) -> Option<usize> {
     let contains = |(start, size)| (start..start + size).contains(&address);
-    calls.iter().rposition(|call| granted_range(call).is_some_and(contains))
+    let has_granted = |call: &Call| granted_range(call).is_some_and(contains);
+    let by_process = |call: &Call| call.begin.id.process == process && has_granted(call);
+    calls.iter().rposition(by_process).or_else(|| calls.iter().rposition(has_granted))
 }
 
 /// Returns the start and the size of the range to which a call granted access. For host memory, the size is 1, because
@@ -112,7 +115,11 @@ impl LevelRun {
             _ => return,
         };
         let Some(address) = self.gpu_fault().and_then(|fault| fault.address) else { return };
-        if let Some(call) = granted_by(&self.calls, address) {
+        // Only the end of the first process counts as a crash.
+        let is_crash = matches!(self.outcome, Outcome::Failed(Cause::Crash(..)));
+        let first = in_flight.first().filter(|_| !is_crash);
+        let process = first.map_or(0, |index| self.calls[*index].begin.id.process);
+        if let Some(call) = granted_by(&self.calls, address, process) {
             let cause = Cause::GpuFault(call, address, in_flight);
             self.outcome = Outcome::Failed(cause);
         }
@@ -145,7 +152,7 @@ impl LevelRun {
         }
         // The kernel's log can contain faults of other processes.
         let Some(fault) = GpuFault::find(&self.output, &[]) else { return };
-        let call = fault.address.and_then(|address| granted_by(&self.calls, address));
+        let call = fault.address.and_then(|address| granted_by(&self.calls, address, 0));
         let cause = match (call, fault.address) {
             (Some(call), Some(address)) => Cause::GpuFault(call, address, Vec::new()),
             _ => {
@@ -209,16 +216,20 @@ mod tests {
         let early = "Memory exception on virtual address 0x7f2000, node id 1 : page not present";
         assert_eq!(address(early), Some(0x7f_2000));
         let grant = "hsa_amd_vmem_set_access";
-        let calls = [
+        let mut calls = [
             call(grant, &[("va", "0x7f1000"), ("size", "0x2000")]),
             call(grant, &[("va2", "0x7f1000"), ("size", "0x1000")]),
             call("hsa_amd_agents_allow_access", &[("1", "agents"), ("host", "0x800000")]),
         ];
-        assert_eq!(granted_by(&calls, 0x7f_1000), Some(1), "the last grant counts");
-        assert_eq!(granted_by(&calls, 0x7f_2000), Some(0));
-        assert_eq!(granted_by(&calls, 0x7f_3000), None);
+        assert_eq!(granted_by(&calls, 0x7f_1000, 0), Some(1), "the last grant counts");
+        assert_eq!(granted_by(&calls, 0x7f_2000, 0), Some(0));
+        assert_eq!(granted_by(&calls, 0x7f_3000, 0), None);
         assert_eq!(granted_range(&calls[1]), Some((0x7f_1000, 0x1000)));
-        assert_eq!(granted_by(&calls, 0x80_0000), Some(2));
+        assert_eq!(granted_by(&calls, 0x80_0000, 0), Some(2));
+        calls[1].begin.id.process = 1;
+        for (process, expected) in [(0, 0), (1, 1), (2, 1)] {
+            assert_eq!(granted_by(&calls, 0x7f_1000, process), Some(expected), "{process}");
+        }
     }
 
     #[test]
