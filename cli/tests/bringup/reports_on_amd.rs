@@ -86,6 +86,23 @@ fn causes_come_first_in_the_report() {
     }
 }
 
+#[test]
+fn redacted_log_omits_the_runtimes_output() {
+    let name = "reports_on_amd::redacted_log_omits_the_runtimes_output";
+    for fetched in test::fetch_selected_releases(name) {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let arguments = ["--until", "agents", "--log", log.to_str().unwrap()];
+        for (redact, has_output) in [(&[][..], true), (&["--redact"], false)] {
+            let output = run_emulated(fetched, &[], &[&arguments, redact].concat());
+            assert!(output.status.success(), "{output:?}");
+            let text = std::fs::read_to_string(&log).unwrap();
+            assert_contains(&text, &["          driver  ", "kfd ACQUIRE_VM "]);
+            assert_eq!(text.contains("          runtime "), has_output, "{text}");
+        }
+    }
+}
+
 /// The commands in the advice use the emulated driver. No advice is about the kernel of this computer.
 #[test]
 fn advice_is_for_the_emulated_driver() {

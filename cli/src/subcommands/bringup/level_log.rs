@@ -4,6 +4,7 @@ use super::gpu_fault::is_driver_line;
 use super::requests::returned_error;
 use super::supervisor::{Call, LevelRun};
 use crate::BadUsage;
+use crate::provenance::Privacy;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,8 +25,9 @@ pub fn write_log_header(log: &mut File) -> std::io::Result<()> {
 }
 
 /// Writes all calls of a level, each with the lines that driver and runtime logged during the call. GPU faults, and
-/// failures of other threads, are written once: with the first call that was in flight, or after all calls.
-pub fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
+/// failures of other threads, are written once: with the first call that was in flight, or after all calls. With
+/// `--redact`, omits the runtime's output, and cleans the rest.
+pub fn write_log(log: &mut File, run: &LevelRun, privacy: &Privacy) -> std::io::Result<()> {
     let mut text = Vec::new();
     let mut written = BTreeSet::new();
     writeln!(text, "== {} ({:?})", run.level.title(), run.took)?;
@@ -38,7 +40,7 @@ pub fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
             writeln!(text, "          driver  {line}")?;
         }
         // The output of several threads cannot be attributed to calls.
-        if call.begin.thread == 0 {
+        if call.begin.thread == 0 && !privacy.is_redacting() {
             for line in run.output_during(call).lines() {
                 writeln!(text, "          runtime {line}")?;
             }
@@ -48,6 +50,9 @@ pub fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
         if is_failure(line) && !written.contains(offset) {
             writeln!(text, "          driver  {line}")?;
         }
+    }
+    if privacy.is_redacting() {
+        text = privacy.clean_text(&String::from_utf8_lossy(&text)).into_bytes();
     }
     log.write_all(&text)
 }

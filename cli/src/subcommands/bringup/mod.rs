@@ -93,7 +93,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         if let Some(log) = &mut log {
             let header = if runs.is_empty() { write_log_header(log) } else { Ok(()) };
             let written = header
-                .and_then(|()| write_log(log, &run))
+                .and_then(|()| write_log(log, &run, &args.privacy))
                 .map_err(|cause| output::record_failure("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
