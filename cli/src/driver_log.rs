@@ -2,13 +2,16 @@
 
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
+use crate::screen::note;
 use crate::subcommands::bringup::{call_and_error, count_failures, returned_error};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The environment variable with the path of the emulated driver's log.
@@ -73,6 +76,33 @@ fn is_failure(line: &str) -> bool {
     returned_error(line) || line.contains(" fault at ")
 }
 
+/// Returns the regular file that the user chose for the emulated driver's log. The file may not exist yet.
+pub fn regular_log() -> Option<PathBuf> {
+    let path = PathBuf::from(chosen_log()?);
+    match fs::metadata(&path) {
+        // Resolve links: in a worker process, `/dev/stderr` is another file.
+        Ok(found) if found.is_file() => path.canonicalize().ok(),
+        Ok(_) => None,
+        // The driver creates the file.
+        Err(_) => Some(path),
+    }
+}
+
+/// If the user chose a log that cannot be read again, such as a pipe, prints that `bringup` does not use it.
+pub fn note_unused_log() {
+    if let Some(path) = chosen_log().filter(|_| is_driver_emulated() && regular_log().is_none()) {
+        note!(
+            "no calls of the levels are written to {}, which is not a regular file; use `bringup --log FILE`",
+            path.display()
+        );
+    }
+}
+
+/// Returns the value of [`LOG_VARIABLE`].
+fn chosen_log() -> Option<OsString> {
+    env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty())
+}
+
 /// The log of the kernel and, if workers use the emulated driver, that driver's log.
 #[derive(Debug)]
 pub struct DriverLog {
@@ -91,7 +121,7 @@ impl EmulatedLog {
     /// Opens the log, so that only later lines are read. Returns `None` for a user's file that cannot be read, such as a
     /// pipe.
     fn open() -> Option<Self> {
-        let Some(path) = env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty()) else {
+        let Some(path) = chosen_log() else {
             let file = memfd_create("driver log", MemfdFlags::CLOEXEC).ok()?;
             return Some(Self { file: file.into(), is_users: false });
         };

@@ -2,8 +2,9 @@
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level, report};
-use crate::run_command::{json, stdout};
+use crate::run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use hsa_rocr::test;
+use std::process::Output;
 
 /// `bringup` lets the CPU read the exported dma-buf without an import, to find out whether the export or the import is
 /// wrong.
@@ -122,6 +123,30 @@ fn advice_is_for_the_emulated_driver() {
             }
         }
     }
+}
+
+/// In the processes of the levels, `/dev/stderr` is another file than in `bringup`.
+#[test]
+fn log_can_be_a_pipe_or_standard_error() {
+    let name = "reports_on_amd::log_can_be_a_pipe_or_standard_error";
+    let Some(fetched) = test::fetch_selected_releases(name).pop() else { return };
+    let options = ["--log", "/dev/stderr", "--fault", "OPEN=EIO", "--rocr"];
+    // The time limit of `bringup` ends levels, but not reads of the log.
+    let program = ["--", "timeout", "--kill-after=1", "120", HSA_VMM, "bringup", "--until"];
+    let (release, arguments) = (fetched.release(), ["runtime", "--format", "json"]);
+    let release = [release.version()];
+    let words = [&["emulate"], &options[..], &release, &program, &arguments].concat();
+    let requests = |output: &Output| {
+        let report = report(output, 3);
+        report["failure"]["driver"].to_string()
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = run(&words);
+    assert_contains(&requests(&output), &["OPEN"]);
+    assert_contains(&stderr(&output), &["no calls of the levels are written to /dev/stderr"]);
+    let output = command(&words).stderr(file.reopen().unwrap()).output().unwrap();
+    assert_contains(&requests(&output), &["OPEN"]);
+    assert_contains(&std::fs::read_to_string(file.path()).unwrap(), &[" OPEN "]);
 }
 
 /// The report distinguishes a copy that ends after its signal from a copy that never happens.

@@ -41,6 +41,7 @@ pub use interface::{is_called, is_request_of_a_level};
 pub use requests::{call_and_error, count_failures, returned_error};
 
 use crate::arguments::{RunFormat, typed_time_limit};
+use crate::driver_log::note_unused_log;
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::{describe_not_happened, describe_undetected};
@@ -70,6 +71,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut kernel = KernelLog::open_at_end();
     args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
+    note_unused_log();
     // The table is written level by level. Without --redact, only the path of the runtime is cleaned, because readers
     // copy the commands of the table.
     let open_table = || match args.privacy.is_redacting() {

@@ -3,6 +3,7 @@
 use super::arguments::Bringup;
 use super::level::Level;
 use super::record::{Begin, CallId, Record, Return, StuckCopy, status_name};
+use crate::driver_log::regular_log;
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
@@ -96,9 +97,8 @@ pub fn supervise(
             "cannot create a temporary folder in {folder}: {error}; set TMPDIR to another folder"
         ))
     })?;
-    // Use the user's log file if there is one.
-    let users_log = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
-    let driver_log = users_log.map_or_else(|| folder.path().join("driver"), Into::into);
+    // Only a regular file can be read while the driver writes it.
+    let driver_log = regular_log().unwrap_or_else(|| folder.path().join("driver"));
     let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     let log_start = length(&driver_log);
 
