@@ -3,7 +3,7 @@
 //! `hsa-faults` parses plans and counts calls. The code that implements a fault calls [`Faults::has_fault`], which
 //! costs one comparison while the plan is empty.
 
-use crate::errno::{Errno, Result};
+use crate::errno::{EAGAIN, EINTR, Errno, Result};
 use crate::page_table::{READABLE, WRITABLE};
 use crate::queue::with_signals_blocked;
 use crate::{drm, kfd};
@@ -16,6 +16,10 @@ use std::time::Duration;
 /// Operations of the driver other than `ioctl`: opening and mapping a device, and the copies and fills of
 /// a GPU's engines.
 const OTHER_OPERATIONS: [&str; 4] = ["OPEN", "MMAP", "COPY", "FILL"];
+
+/// How much longer a call with the planned error EAGAIN or EINTR takes. libdrm and libhsakmt repeat such a call at
+/// once. If every call has the error, they would otherwise fill the log with 100,000 lines per second.
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// A plan and its counters.
 #[derive(Debug, Default)]
@@ -84,6 +88,8 @@ impl Faults {
 
     /// Counts a call and applies its planned delay. Returns its planned error or other fault. If
     /// the call will not return, calls `log_unfinished` first.
+    ///
+    /// Sleeps for [`RETRY_DELAY`] before returning EAGAIN or EINTR.
     pub(crate) fn begin(
         &self,
         name: &str,
@@ -96,7 +102,11 @@ impl Faults {
         if !injection.returns() {
             log_unfinished();
         }
-        injection.apply()
+        let planned = injection.apply();
+        if matches!(planned, Err(EAGAIN | EINTR)) {
+            thread::sleep(RETRY_DELAY);
+        }
+        planned
     }
 
     /// Returns whether the current call has this fault.
@@ -230,6 +240,18 @@ mod tests {
         assert_eq!(faults.begin("GEM_VA.UNMAP", || ()), Err(ENOMEM), "the second GEM_VA call");
         assert_eq!(faults.begin("GEM_VA.UNMAP", || ()), Ok(Some(FaultKind::Lost)));
         assert_eq!(faults.begin("MMAP", || ()), Ok(None));
+    }
+
+    #[test]
+    fn repeated_calls_do_not_flood_the_log() {
+        let faults = Faults::parse("MMAP=EAGAIN,GEM_VA=EINTR").unwrap();
+        for (call, error) in [("MMAP", EAGAIN), ("GEM_VA.MAP", EINTR)] {
+            let began = Instant::now();
+            for _ in 0..5 {
+                assert_eq!(faults.begin(call, || ()), Err(error));
+            }
+            assert!(began.elapsed() >= 5 * RETRY_DELAY, "{call}: {:?}", began.elapsed());
+        }
     }
 
     #[test]
