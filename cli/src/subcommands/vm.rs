@@ -281,8 +281,15 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     if let Some(function) = &args.stub {
         machine = machine.with_stub(function);
     }
-    let result = machine.run(&command, io::stdout(), io::stderr()).map_err(VmError::from)?;
-    Ok(Exit::Program(result.status))
+    let mut all_written = true;
+    let report = |error| {
+        note!("{error}");
+        all_written = false;
+    };
+    let result = machine.run(&command, io::stdout(), io::stderr(), report);
+    let status = result.map_err(VmError::from)?.status;
+    // Keep the status of a program that failed.
+    Ok(Exit::Program(if status == 0 && !all_written { FAILED } else { status }))
 }
 
 /// Returns `false` if faults of page-table writes are planned, but the CPU writes the page tables. The CPU does this by

@@ -11,20 +11,21 @@ fn host_follows_no_link_of_the_guest() {
     let name = "host_follows_no_link_of_the_guest";
     let Some(_lock) = lock_machine(name) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let [file, log] = ["file", "log"].map(|name| folder.path().join(name));
+    let [file, log, tables] = ["file", "log", "tables"].map(|name| folder.path().join(name));
     fs::write(&file, "text").unwrap();
     // The host writes `received` and `ready`, and reads `log`. The preloaded object would create the log again.
     let script = "cd /run/hsa-vmm; unset LD_PRELOAD; rm log; \
         for name in received ready log; do ln -s $0 $name; done; \
-        touch ../hsa-vmm-job/received && echo written; exit 0";
-    let options = ["--gpus", "1", "--time-limit", "10min", "--log", log.to_str().unwrap()];
+        touch ../hsa-vmm-job/received && echo written; echo entry >page_tables";
+    let files = ["--log", log.to_str().unwrap(), "--page-tables", tables.to_str().unwrap()];
+    let options = [&["--gpus", "1", "--time-limit", "10min"], &files[..]].concat();
     let output = run_in_machine(&options, &["sh", "-c", script, file.to_str().unwrap()]);
     // The host must not copy the log, because the guest has replaced it by a link.
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert!(stderr(&output).contains("not a regular file"), "{}", stderr(&output));
     assert_eq!(output.stdout, b"");
     assert_eq!(fs::read(&file).unwrap(), b"text");
-    assert!(!log.exists());
+    assert_eq!([&log, &tables].map(|path| fs::read_to_string(path).unwrap()), ["", "entry\n"]);
 }
 
 #[test]

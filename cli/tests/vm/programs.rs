@@ -12,13 +12,18 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A program with the name of QEMU ends at once.
+/// A program with the name of QEMU ends at once. Files are checked before QEMU starts.
 #[test]
 fn error_says_how_qemu_ended() {
     let Some(_lock) = lock_machine("error_says_how_qemu_ended") else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", folder.path().display());
+    let file = folder.path().join("missing/log").display().to_string();
+    let mut unwritable = command(&["vm", "--log", &file, "--", "true"]);
+    let output = unwritable.env("PATH", &path).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("error: cannot write {file}: ")), "{output:?}");
     for (command_line, end) in [("kill -KILL $$", "signal: 9"), ("exit 7", "exit status: 7")] {
         let text = format!("#!/bin/sh\n{command_line}\n");
         write_program(&folder.path().join("qemu-system-x86_64"), &text);
@@ -141,10 +146,23 @@ fn interrupted_program_exits_with_130() {
     if !runs_slow_parts(name) {
         return;
     }
-    let mut child = start_sleeping(&["--gpus", "1"], &std::env::temp_dir());
-    let process = Pid::from_child(&child);
-    kill_process(process, Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let folder = tempfile::tempdir().unwrap();
+    let [log, dmesg] = ["log", "dmesg"].map(|name| folder.path().join(name).display().to_string());
+    for file in [&log, &dmesg] {
+        std::fs::write(file, "of an earlier run").unwrap();
+    }
+    let child =
+        start_sleeping(&["--gpus", "1", "--log", &log, "--dmesg", &dmesg], &std::env::temp_dir());
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    // The kernel's log is written after the program has ended.
+    assert_eq!(
+        [log, dmesg.clone()].map(|file| std::fs::read_to_string(file).unwrap()),
+        ["call\n", ""]
+    );
+    let message = format!("cannot write {dmesg}: the virtual machine has not written its dmesg");
+    assert!(stderr(&output).contains(&message), "{}", stderr(&output));
 }
 
 #[test]
@@ -181,13 +199,15 @@ fn unread_output_does_not_delay_the_time_limit() {
     assert_eq!(status.code(), Some(125));
 }
 
-/// Starts a program that sleeps, and waits until it runs. `folder` contains the kept machines.
+/// Starts a program that writes a line to the driver's log and then sleeps. Waits until it sleeps. `folder` contains
+/// the kept machines.
 fn start_sleeping(options: &[&str], folder: &Path) -> Child {
-    let script = "echo started; sleep 600";
+    let script = "echo call >/run/hsa-vmm/log; echo started; sleep 600";
     let mut child = command(&[&["vm"], options, &["--", "sh", "-c", script]].concat())
         .env("HOME", std::env::temp_dir())
         .env("XDG_RUNTIME_DIR", folder)
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut line = String::new();

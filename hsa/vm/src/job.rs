@@ -265,7 +265,10 @@ impl Job {
     /// Copies a file of the guest. Rejects a file of [`MAX_COPY`] bytes or more. Otherwise, a program could make the
     /// host copy for a long time after the time limit.
     pub fn copy(&self, name: &str, target: &Path) -> io::Result<()> {
-        let source = self.open_file(name)?;
+        let source = self.open_file(name).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => not_written(name),
+            _ => error,
+        })?;
         // A file with holes can be larger than the disk. Check before creating the target.
         if source.metadata()?.len() >= MAX_COPY {
             return Err(too_large(name));
@@ -277,6 +280,11 @@ impl Job {
         }
         Ok(())
     }
+}
+
+fn not_written(name: &str) -> io::Error {
+    let message = format!("the virtual machine has not written its {name}");
+    io::Error::new(io::ErrorKind::NotFound, message)
 }
 
 fn too_large(name: &str) -> io::Error {

@@ -38,6 +38,6 @@ pub use fetch::{FetchError, fetch};
 pub use folder::{NoSource, UntrustedFolder, folder};
 pub use hsa_faults::PlanError;
 pub use kernel::{Kernel, NotFetched};
-pub use machine::{Machine, Outcome, RunError};
+pub use machine::{Machine, NotWritten, Outcome, RunError};
 pub use tool::ToolError;
 pub use tree::{TreeError, use_tree};

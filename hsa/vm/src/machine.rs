@@ -7,7 +7,7 @@ use crate::qemu;
 use crate::running::{Limits, RunningMachine, Stream, WaitEnd};
 use crate::{EngineFaults, Kernel};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -45,6 +45,16 @@ pub struct Outcome {
     pub status: u8,
 }
 
+/// A file that could not be written: coverage, a log, or page tables.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {path}: {cause}", path = path.display())]
+pub struct NotWritten {
+    /// The path.
+    pub path: PathBuf,
+    /// The reason.
+    pub cause: io::Error,
+}
+
 /// Why a run of a program failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -63,6 +73,9 @@ pub enum RunError {
         /// The system's error.
         cause: io::Error,
     },
+    /// A file for the results cannot be written. The machine was not booted.
+    #[error(transparent)]
+    NotWritten(#[from] NotWritten),
     /// The virtual machine did not boot, or ended before the program.
     #[error(
         "the virtual machine ended before the program ({accelerator}{}){}",
@@ -214,14 +227,16 @@ impl Machine {
         self
     }
 
-    /// Sets the file to which the machine's file [`Self::GUEST_LOG`] is copied after the program has ended.
+    /// Sets the file to which the machine's file [`Self::GUEST_LOG`] is copied after the program or the machine has
+    /// ended.
     #[must_use]
     pub fn with_log(mut self, file: impl Into<PathBuf>) -> Self {
         self.log = Some(file.into());
         self
     }
 
-    /// Sets the file to which the machine's file [`Self::GUEST_PAGE_TABLES`] is copied after the program has ended.
+    /// Sets the file to which the machine's file [`Self::GUEST_PAGE_TABLES`] is copied after the program or the machine
+    /// has ended.
     #[must_use]
     pub fn with_page_tables(mut self, file: impl Into<PathBuf>) -> Self {
         self.page_tables = Some(file.into());
@@ -252,6 +267,9 @@ impl Machine {
     /// Runs a command in the machine. Copies the command's standard output to `output` and its
     /// standard error to `errors`.
     ///
+    /// Empties the files of the results before the machine boots. Calls `report` for each of these files that could not
+    /// be written after the program had started.
+    ///
     /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the host's kernel
     /// kills QEMU. In both cases, a machine that is [kept](Self::with_idle_timeout) kills its program
     /// instead, and becomes idle.
@@ -264,7 +282,9 @@ impl Machine {
         command: &Command,
         output: impl Write + Send + 'static,
         errors: impl Write + Send + 'static,
+        report: impl FnMut(NotWritten),
     ) -> Result<Outcome, RunError> {
+        self.clear_files()?;
         let signal = Arc::new(AtomicUsize::new(0));
         for (number, value) in [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)] {
             signal_hook::flag::register_usize(number, Arc::clone(&signal), value)
@@ -308,10 +328,10 @@ impl Machine {
             if matches!(end, WaitEnd::NotBooted) && accelerators.len() > 0 {
                 continue;
             }
-            if matches!(end, WaitEnd::Status(_)) {
-                self.copy_files(&job)?;
-            }
-            if matches!(end, WaitEnd::TimeOut) && !job.has_started() {
+            // Before the start, the files in the guest's folder are those of the previous job.
+            if job.has_started() {
+                self.copy_files(&job, report);
+            } else if matches!(end, WaitEnd::TimeOut) {
                 return Err(RunError::NotStarted { limit: self.time_limit });
             }
             return self.outcome(end, &name, qemu, || console_log(&job));
@@ -362,19 +382,37 @@ impl Machine {
         }
     }
 
-    /// Copies the coverage, the logs and the page tables to the configured files.
-    fn copy_files(&self, job: &Job) -> Result<(), RunError> {
-        for (name, file) in [
+    /// Returns the files of the results: the name of the guest's file, and the path.
+    fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let files = [
             (job::COVERAGE, &self.coverage),
             (job::DMESG, &self.dmesg),
             (job::LOG, &self.log),
             (job::PAGE_TABLES, &self.page_tables),
-        ] {
-            if let Some(file) = file {
-                job.copy(name, file).map_err(file_error(file))?;
+        ];
+        files.into_iter().filter_map(|(name, file)| Some((name, file.as_deref()?)))
+    }
+
+    /// Creates or empties the files of the results. If the machine then ends early, these files do not contain the
+    /// results of an earlier run.
+    fn clear_files(&self) -> Result<(), NotWritten> {
+        for (_, path) in self.files() {
+            // Opening a FIFO would block until another process opens it, too.
+            if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+                continue;
             }
+            File::create(path).map_err(|cause| NotWritten { path: path.to_owned(), cause })?;
         }
         Ok(())
+    }
+
+    /// Copies the files that the guest has written. After an error, continues with the next file.
+    fn copy_files(&self, job: &Job, mut report: impl FnMut(NotWritten)) {
+        for (name, path) in self.files() {
+            if let Err(cause) = job.copy(name, path) {
+                report(NotWritten { path: path.to_owned(), cause });
+            }
+        }
     }
 }
 
