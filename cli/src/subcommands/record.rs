@@ -6,12 +6,19 @@ use anyhow::Context;
 use clap::Args;
 use hsa_rocr::{NoObject, Recording};
 use hsa_vmm_conformance::hsa_trace;
-use std::ffi::OsString;
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::low_level;
+use std::ffi::{OsString, c_int};
 use std::fs;
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use tempfile::TempDir;
 
 pub const ABOUT: &str = "\
@@ -60,7 +67,8 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     let (name, arguments) = program::split_command_line(&args.program)?;
     let failed = |cause| RecordError::Output { path: args.output.display().to_string(), cause };
     let file = std::path::absolute(&args.output).map_err(failed)?;
-    let _earlier = EarlierRecordings::set_aside(&file).map_err(failed)?;
+    let signals = Signals::handle()?;
+    let earlier = EarlierRecordings::set_aside(&file).map_err(failed)?;
     if file.exists() {
         return Err(RecordError::NotRecording(file.display().to_string()).into());
     }
@@ -73,10 +81,20 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
         .apply(&mut command)
         .map_err(RecordError::from)?;
     standard_output::keep_closed(&mut command);
+    if let Some(signal) = signals.arrived() {
+        return Ok(Exit::Program(status_of_signal(signal)));
+    }
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
-    let status = wait(child)?;
-    let ends_early =
-        print_call_counts(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let status = signals.wait(child)?;
+    let cannot_read = || format!("cannot read {}", file.display());
+    let recordings = find_recordings(&file).with_context(cannot_read)?;
+    let is_created = file.exists();
+    // From here on, a signal ends this process at once, so move or remove the earlier recordings now.
+    drop(earlier);
+    if let Some(signal) = signals.stop_handling() {
+        return Ok(Exit::Program(status_of_signal(signal)));
+    }
+    let ends_early = print_call_counts(&recordings, is_created, &file).with_context(cannot_read)?;
     if ends_early && status.code().is_some() {
         check_space(&file).map_err(failed)?;
     }
@@ -126,31 +144,103 @@ impl Drop for EarlierRecordings {
     }
 }
 
-/// Waits for the program. Forwards SIGTERM and SIGHUP to the program, and ignores SIGINT and SIGQUIT.
-fn wait(mut child: Child) -> io::Result<ExitStatus> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    let process = child.id() as libc::pid_t;
-    for signal in [SIGTERM, SIGHUP] {
-        // SAFETY: the handler only calls `kill`, which is async-signal-safe. The process ID is the program's until
-        // `wait` below returns.
-        unsafe {
-            signal_hook::low_level::register(signal, move || {
-                libc::kill(process, signal);
-            })?;
+/// The handlers of the signals that end programs. SIGTERM and SIGHUP are forwarded to the program. The terminal also
+/// sends SIGINT and SIGQUIT to the program, which decides whether to exit.
+#[derive(Clone)]
+struct Signals {
+    /// The program's process ID while the program runs, or [`NO_PROGRAM`] or [`DEFAULT`].
+    process: Arc<AtomicI32>,
+    /// The last signal that arrived while there was no program, or 0.
+    arrived: Arc<AtomicI32>,
+    /// The last signal that was forwarded to the program, or 0. Later, this signal is ignored: GNU `timeout` sends a
+    /// signal to the process that it runs, and then to the process group, so that the process receives it twice.
+    forwarded: Arc<AtomicI32>,
+}
+
+/// A value of [`Signals::process`]: the program has not started yet, or has ended. Signals are stored.
+const NO_PROGRAM: libc::pid_t = 0;
+/// A value of [`Signals::process`]: signals end this process.
+const DEFAULT: libc::pid_t = -1;
+
+impl Signals {
+    /// Handles signals from now on. Signals that this process ignores (`nohup`) stay ignored, also in the program.
+    fn handle() -> io::Result<Self> {
+        let [process, arrived, forwarded] = [(); 3].map(|()| Arc::default());
+        let signals = Self { process, arrived, forwarded };
+        for signal in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
+            if is_ignored(signal) {
+                continue;
+            }
+            let copy = signals.clone();
+            // SAFETY: `receive` is async-signal-safe.
+            unsafe { low_level::register(signal, move || copy.receive(signal)) }?;
+        }
+        Ok(signals)
+    }
+
+    /// Handles the arrival of a signal. Only uses atomics, `kill` and `emulate_default_handler`, so it is
+    /// async-signal-safe.
+    fn receive(&self, signal: c_int) {
+        match self.process.load(Ordering::SeqCst) {
+            NO_PROGRAM | DEFAULT if self.forwarded.load(Ordering::SeqCst) == signal => {}
+            NO_PROGRAM => self.arrived.store(signal, Ordering::SeqCst),
+            // Ends this process, unless the signal is unknown.
+            DEFAULT => drop(low_level::emulate_default_handler(signal)),
+            process if signal == SIGTERM || signal == SIGHUP => {
+                self.forwarded.store(signal, Ordering::SeqCst);
+                // SAFETY: the process ID is the program's: `wait` changes the value before it reaps the program.
+                unsafe { libc::kill(process, signal) };
+            }
+            _ => {}
         }
     }
-    for signal in [SIGINT, SIGQUIT] {
-        // The terminal also sends these signals to the program. The program decides whether to exit.
-        // SAFETY: a handler that does nothing is async-signal-safe.
-        unsafe { signal_hook::low_level::register(signal, || ()) }?;
+
+    /// Returns the last signal that arrived while there was no program.
+    fn arrived(&self) -> Option<c_int> {
+        Some(self.arrived.swap(0, Ordering::SeqCst)).filter(|signal| *signal != 0)
     }
-    child.wait()
+
+    /// Waits for the program.
+    fn wait(&self, mut child: Child) -> io::Result<ExitStatus> {
+        let process = Pid::from_child(&child);
+        self.process.store(process.as_raw_nonzero().get(), Ordering::SeqCst);
+        if let Some(signal) = self.arrived() {
+            // SAFETY: the process ID is the program's.
+            unsafe { libc::kill(process.as_raw_nonzero().get(), signal) };
+        }
+        // Do not reap the program while the handlers can send it signals.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        retry_on_intr(|| waitid(WaitId::Pid(process), options))?;
+        self.process.store(NO_PROGRAM, Ordering::SeqCst);
+        child.wait()
+    }
+
+    /// Makes further signals end this process. Returns the last signal that arrived since the program ended.
+    fn stop_handling(&self) -> Option<c_int> {
+        self.process.store(DEFAULT, Ordering::SeqCst);
+        self.arrived()
+    }
+}
+
+/// Returns whether this process ignores a signal.
+fn is_ignored(signal: c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `sigaction` only writes `action`, which is valid if it is zero, too.
+    let action = unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
 }
 
 /// Returns the exit status with which a shell reports the end of a program: 128 + N after signal N.
 fn exit_status(status: ExitStatus) -> u8 {
-    let number = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
-    u8::try_from(number).unwrap_or(1)
+    let code = status.code().map(|code| u8::try_from(code).unwrap_or(1));
+    code.or_else(|| status.signal().map(status_of_signal)).unwrap_or(1)
+}
+
+fn status_of_signal(signal: c_int) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(1)
 }
 
 /// Returns the recordings of this file name: `FILE`, `FILE.PID`, `FILE.PID.2`.
@@ -181,11 +271,15 @@ fn check_space(file: &Path) -> io::Result<()> {
     tempfile::tempfile_in(folder).and_then(|mut file| file.write_all(&[0; 4096]))
 }
 
-/// Prints the number of calls in each recording. Returns whether a recording ends early.
-fn print_call_counts(file: &Path) -> anyhow::Result<bool> {
-    let files = find_recordings(file)?;
+/// Prints the number of calls in each of the new recordings. Returns whether a recording ends early. `is_created` is
+/// whether the program has created `file`.
+fn print_call_counts(
+    recordings: &[PathBuf],
+    is_created: bool,
+    file: &Path,
+) -> anyhow::Result<bool> {
     let mut ends_early = false;
-    for file in &files {
+    for file in recordings {
         let recording = hsa_trace::Recording::open(file)?;
         let count = recording.calls.len();
         let calls = if count == 1 { "call" } else { "calls" };
@@ -197,13 +291,13 @@ fn print_call_counts(file: &Path) -> anyhow::Result<bool> {
             );
         }
     }
-    if files.is_empty() && file.exists() {
+    if recordings.is_empty() && is_created {
         // The recorder creates the file when the runtime starts, and then writes the first line.
         let cause =
             io::Error::other("the recorder could not write its first line; is the disk full?");
         return Err(RecordError::Output { path: file.display().to_string(), cause }.into());
     }
-    if files.is_empty() {
+    if recordings.is_empty() {
         note!("nothing was recorded: the program has not started AMD's runtime");
     }
     Ok(ends_early)

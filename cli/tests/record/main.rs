@@ -6,12 +6,15 @@ mod compiler;
 mod run_command;
 
 use hsa_rocr::{FetchedRelease, Release, test};
-use run_command::{HSA_VMM, json, run, stderr, stdout};
+use run_command::{HSA_VMM, command, json, run, stderr, stdout};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MISTAKES: [&str; 6] =
@@ -134,7 +137,7 @@ fn stacks_show_where_a_mistake_was_made() {
         let output = run(&["lint", &file]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let text = stdout(&output);
-        if std::process::Command::new("addr2line").arg("--version").output().is_ok() {
+        if Command::new("addr2line").arg("--version").output().is_ok() {
             assert!(text.contains("mistakes.c:"), "{text}");
         }
         let frames: Vec<_> =
@@ -336,6 +339,51 @@ fn record_replaces_only_its_own_files() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(exist(), [true, false, false, true, true]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+/// `record` blocks when it prints the number of calls, because the program has filled the pipe.
+#[test]
+fn signal_after_the_program_ends_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, pid] = ["a", "pid"].map(|name| folder.path().join(name).display().to_string());
+    let script = "dd if=/dev/zero of=/proc/self/fd/3 bs=4096 count=999 oflag=nonblock 3>&2 2>/dev/null; \
+        echo $$ >$0.part; mv $0.part $0";
+    let words = ["record", "-o", &file, "--", "sh", "-c", script, &pid];
+    let mut record = command(&words).stderr(Stdio::piped()).spawn().unwrap();
+    let is_reaped = |pid: &str| !Path::new("/proc").join(pid.trim()).exists();
+    wait_until(&mut record, |_| fs::read_to_string(&pid).ok().filter(|it| is_reaped(it)));
+    kill_process(Pid::from_child(&record), Signal::TERM).unwrap();
+    let status = wait_until(&mut record, |record| record.try_wait().unwrap());
+    assert!(status.signal() == Some(15) || status.code() == Some(128 + 15), "{status:?}");
+}
+
+/// Waits until a function returns a value. After a minute, kills the process and panics.
+fn wait_until<T>(record: &mut Child, mut find: impl FnMut(&mut Child) -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = find(record) {
+            return found;
+        }
+        if Instant::now() > deadline {
+            record.kill().unwrap();
+            panic!("`hsa-vmm record` does not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a");
+    let script = "trap '' HUP; exec \"$@\"";
+    let program = ["sh", "-c", "kill -HUP $$ $PPID; exit 5"];
+    let output = Command::new("sh")
+        .args(["-c", script, "sh", HSA_VMM, "record", "-o", file.to_str().unwrap(), "--"])
+        .args(program)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
 }
 
 /// Compiles the HIP program `grow.c`, which loads HIP with `dlopen`.
