@@ -16,8 +16,8 @@ use crate::sync::RwLock;
 use hsa_sys::Table;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A loaded library's lock, or the lock of the [IPC server](ipc_server_lock). A thread holds a library's lock for one
 /// call of the library, or for all calls of a probe. The thread holds it shared if the runtime takes its own lock during
@@ -110,16 +110,20 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 /// The value of [`ForkCount`] in this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-static REGISTRATION: Once = Once::new();
+/// Whether a thread has registered the fork handlers.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// The number of forks between the process of the first call of [`Self::current`] and this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ForkCount(u64);
 
 /// Locks the registry and the list of locked ranges before this thread forks. Otherwise another thread could hold one
-/// of these locks during the fork, and the child could never take it.
+/// of these locks during the fork, and the child could never take it. Does nothing if this thread holds the locks,
+/// because the handlers are registered twice.
 extern "C" fn before_fork() {
-    let _ = FORKING.try_with(|held| *held.borrow_mut() = Some((registry(), locked_ranges())));
+    let _ = FORKING.try_with(|held| {
+        held.borrow_mut().get_or_insert_with(|| (registry(), locked_ranges()));
+    });
 }
 
 /// Unlocks the registry and the list of locked ranges after the fork.
@@ -133,17 +137,23 @@ extern "C" fn count_fork() {
     unlock_after_fork();
 }
 
+fn register_fork_handlers() {
+    // SAFETY: the handlers are functions of this code, which is never unloaded. In the child, they change one atomic
+    // and unlock mutexes that the same thread has locked. If the call fails (out of memory), the library does not
+    // detect forks.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(unlock_after_fork), Some(count_fork)) };
+}
+
 impl ForkCount {
     /// Returns the count of this process. The first call registers the fork handlers.
     pub fn current() -> Self {
-        REGISTRATION.call_once(|| {
-            // SAFETY: the handlers are functions of this code, which is never unloaded. In the child, they change one
-            // atomic and unlock mutexes that the same thread has locked. If the call fails (out of memory), the
-            // library does not detect forks.
-            unsafe {
-                libc::pthread_atfork(Some(before_fork), Some(unlock_after_fork), Some(count_fork))
-            };
-        });
+        // Waits for no other thread: if this process was forked during the registration, no thread of the child ends
+        // the registration. Therefore several threads may register the handlers. Each fork is then counted several
+        // times, which makes no difference.
+        if !REGISTERED.load(Ordering::Acquire) {
+            register_fork_handlers();
+            REGISTERED.store(true, Ordering::Release);
+        }
         Self(FORKS.load(Ordering::Relaxed))
     }
 
@@ -159,7 +169,7 @@ impl ForkCount {
 
 #[cfg(all(test, feature = "simulation"))]
 mod tests {
-    use super::LibraryLock;
+    use super::{ForkCount, LibraryLock, locked_ranges, register_fork_handlers, registry};
     use crate::native::Native;
     use crate::sync::{read, write};
     use hsa_sim::{Config, Simulation};
@@ -190,6 +200,28 @@ mod tests {
         assert!(lock.try_read().is_err() && lock.try_write().is_err());
         drop(exclusive);
         assert!(lock.try_read().is_ok());
+    }
+
+    /// Two threads can register the handlers at the same time.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot fork")]
+    fn fork_handlers_can_be_registered_twice() {
+        let count = ForkCount::current();
+        register_fork_handlers();
+        // SAFETY: the child only reads an atomic and exits.
+        match unsafe { libc::fork() } {
+            // SAFETY: `_exit` runs no code of this process.
+            0 => unsafe { libc::_exit(i32::from(!count.has_forked())) },
+            child => {
+                let mut status = 0;
+                // SAFETY: `status` is writable.
+                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                assert_eq!(status, 0, "the child has counted the fork");
+            }
+        }
+        assert!(!count.has_forked());
+        // This process has unlocked both.
+        drop((registry(), locked_ranges()));
     }
 
     #[test]
