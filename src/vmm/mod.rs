@@ -124,7 +124,7 @@ use std::sync::Arc;
 /// back or fills an address-space hole, the process has no free file descriptor, or one of them waits for the GPUs
 /// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
 /// mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges)
-/// reservations, and mappings, with their memory, that are quarantined one by one or that the runtime fails to unmap.
+/// reservations, and mappings, with their memory, whose signals did not fire or that the runtime fails to unmap.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
@@ -427,7 +427,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory
+    /// Frees everything except mappings that agents may still use, mappings that cannot be unmapped, the memory
     /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings
     /// may stay, the runtime stays started: stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
     /// The runtime also stays started if a foreign mapping may be in a quarantined reservation.
@@ -440,7 +440,7 @@ impl Drop for Shared {
         self.log_leaks();
         let all: Vec<(MappedRange, bool)> = self.ledger.reservations.snapshot(|reservations| {
             let with_flag = |mappings: &ledger::Mappings, it: MappedRange| {
-                (it, mappings.quarantined(it.serial).is_some())
+                (it, mappings.may_be_in_use(it.serial))
             };
             let lists = reservations.iter().map(|it| &it.mappings);
             lists.flat_map(|list| list.iter().map(move |it| with_flag(list, it))).collect()

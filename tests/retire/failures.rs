@@ -95,7 +95,26 @@ fn quarantined_mapping_is_not_idle() {
 }
 
 #[test]
-fn failed_unmap_quarantines() {
+fn unmap_that_fails_once_is_repeated() {
+    let machine = machine();
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 1);
+    let mapping = map(&machine, &reservation, 0);
+    machine.simulation.set_faults(FaultPlan::none().fail(
+        "hsa_amd_vmem_unmap",
+        1,
+        HSA_STATUS_ERROR,
+    ));
+    submit(&queue, mapping, &[]).unwrap();
+    let report = queue.poll().unwrap();
+    assert_eq!((report.retired, report.failures.len()), (1, 0), "{report:?}");
+    drop((queue, reservation));
+    machine.assert_everything_freed();
+}
+
+/// No agent uses a mapping whose signals have fired. Therefore the drop of the `Vmm` frees the mapping.
+#[test]
+fn unmap_that_fails_twice_quarantines() {
     let machine = machine();
     let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
     let reservation = reserve(&machine, 2);
@@ -103,7 +122,7 @@ fn failed_unmap_quarantines() {
     let address = first.address();
     let calls = machine.simulation.calls("hsa_amd_vmem_unmap") + 1;
     let plan =
-        fail_calls(FaultPlan::default(), "hsa_amd_vmem_unmap", calls..calls + 1, HSA_STATUS_ERROR);
+        fail_calls(FaultPlan::default(), "hsa_amd_vmem_unmap", calls..calls + 2, HSA_STATUS_ERROR);
     machine.simulation.set_faults(plan);
     submit(&queue, first, &[]).unwrap();
     submit(&queue, second, &[]).unwrap();
@@ -116,6 +135,8 @@ fn failed_unmap_quarantines() {
     assert_eq!(machine.vmm.quarantined_ranges().len(), 1);
     assert_eq!(machine.vmm.usage().mappings, 1);
     machine.vmm.check().unwrap();
+    drop((queue, reservation));
+    machine.close();
 }
 
 #[test]

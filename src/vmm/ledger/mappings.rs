@@ -274,6 +274,13 @@ impl Mappings {
         self.quarantined.get(&serial)
     }
 
+    /// Returns whether agents may still use the mapping with this serial: it is quarantined because a signal did not
+    /// fire in time.
+    pub fn may_be_in_use(&self, serial: u64) -> bool {
+        let entry = self.quarantined(serial);
+        entry.is_some_and(|entry| matches!(entry.failure, ErrorKind::NotSignaled { .. }))
+    }
+
     /// Rejects mappings with these serials if one of them is quarantined.
     pub fn check_not_quarantined(
         &self,

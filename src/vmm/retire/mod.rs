@@ -64,7 +64,8 @@ pub struct RetireFailure {
     pub size: usize,
     /// The reason: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
-    /// Whether the mapping is quarantined ([`Vmm::quarantined_ranges`]): it stays mapped and is never used again.
+    /// Whether the mapping or its reservation is quarantined ([`Vmm::quarantined_ranges`]): the mapping is never used
+    /// again.
     /// If `false`, the mapping does not exist any more. Either a call by address unmapped it first, or the queue
     /// unmapped it but could not keep its addresses reserved.
     pub quarantined: bool,
@@ -145,10 +146,10 @@ impl RetireQueueBuilder {
 /// * Mappings whose signals have fired are unmapped in the order of their submission. A mapping does not wait for the
 ///   signals of an earlier mapping. A range can only be mapped and submitted again after it was unmapped, so the
 ///   retirements of a range keep their order.
-/// * A mapping whose signals do not fire within the time limit, or that the runtime cannot unmap, is quarantined
-///   ([`Vmm::quarantined_ranges`]). The mapping stays mapped until the process ends, and its reservation is not freed.
-///   Its bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm`
-///   frees everything except quarantined mappings, and leaves the runtime started.
+/// * A mapping whose signals do not fire within the time limit, or that the runtime fails to unmap twice, is
+///   quarantined ([`Vmm::quarantined_ranges`]). Its bytes can still be read and written, but calls that unmap it or
+///   change its access fail, and its reservation is not freed. Dropping the `Vmm` tries again to unmap the mappings
+///   whose signals fired in time. The others stay mapped until the process ends, and the runtime stays started.
 /// * Calls by address do not wait for the signals: [`Vmm::unmap`] unmaps a mapping that is in the queue immediately,
 ///   although a GPU may still use it. The report then contains the mapping with [`Problem::NotMapped`].
 /// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors; the queue also logs them.

@@ -183,8 +183,8 @@ impl Core {
         retirements.len() < count || *next > first_new
     }
 
-    /// Unmaps a mapping whose signals have fired. Quarantines it if unmapping fails, or if its time limit has passed
-    /// first. Returns whether the retirement has ended.
+    /// Unmaps a mapping whose signals have fired. Quarantines it if unmapping fails twice, or if its time limit has
+    /// passed first. Returns whether the retirement has ended.
     fn end_if_due(
         &self,
         retirement: &mut Retirement,
@@ -205,7 +205,13 @@ impl Core {
         let result = match unmet {
             None => Operation::Unmap.run(|| {
                 let expected = ExpectedMappings::Only(core::slice::from_ref(&retirement.serial));
-                shared.unmap_and_map(Operation::Unmap, &[retirement.range], expected, &mut [])
+                let range = [retirement.range];
+                let unmap = || shared.unmap_and_map(Operation::Unmap, &range, expected, &mut []);
+                // Tries twice: after a failure that was rolled back, the second call can succeed.
+                unmap().or_else(|failure| match failure {
+                    ErrorKind::Quarantined { .. } => Err(failure),
+                    _ => unmap(),
+                })
             }),
             Some((signal, condition, value)) => {
                 if retirement.deadline.is_none_or(|deadline| now < deadline) {
