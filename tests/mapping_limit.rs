@@ -9,7 +9,7 @@ use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::transport::Channel;
 use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, Error};
-use machine::{Machine, access, at, without_cpu_mapping};
+use machine::{MIB, Machine, access, at, without_cpu_mapping};
 use process::End;
 
 /// Holds as many mappings as the kernel allows, until this value is dropped.
@@ -104,6 +104,52 @@ fn state_matches_results_at_the_mapping_limit() {
         });
         assert_eq!(end, End::Success, "{name}");
     }
+}
+
+/// A copy by an agent needs memory of this process, which `malloc` cannot allocate at the limit: the process does not
+/// end.
+#[test]
+fn copies_at_the_mapping_limit_fail_cleanly() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let end = process::in_child(|| {
+        let machine = Machine::new(Config::mi300x(1));
+        let size = 4 * MIB;
+        let (base, _) = machine.map_new_memory(0, size);
+        let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+        machine.vmm.set_access(base, size, &grants).unwrap();
+        let gpu = machine.gpu(0);
+        let mut bytes = vec![1; size];
+        let (vmm, half) = (&machine.vmm, size / 2);
+        let exhausted = ExhaustedMappings::new();
+        // Uses up the memory that `malloc` has already mapped.
+        let mut blocks = Vec::with_capacity(1 << 10);
+        for block_size in [1 << 20, 64 << 10, 4096] {
+            while blocks.len() < blocks.capacity() {
+                let mut block = Vec::<u8>::new();
+                if block.try_reserve_exact(block_size).is_err() {
+                    break;
+                }
+                blocks.push(block);
+            }
+        }
+        let results = [
+            vmm.copy_from_host(gpu, base, &bytes),
+            vmm.copy_to_host(gpu, &mut bytes, base),
+            vmm.fill(base, 7, size),
+        ];
+        // Copies by this process need no memory.
+        let by_cpu = vmm.copy(machine.cpu(0), base, at(base, half), half);
+        drop((blocks, exhausted));
+        for result in results {
+            let kind = result.as_ref().map_err(Error::kind);
+            assert!(matches!(kind, Err(ErrorKind::OutOfMemory { .. })), "{result:?}");
+        }
+        by_cpu.unwrap();
+        vmm.copy_from_host(gpu, base, &bytes).unwrap();
+    });
+    assert_eq!(end, End::Success);
 }
 
 /// Dropping a channel starts a thread, which needs mappings. If they are missing, the socket stays open, or the thread

@@ -93,15 +93,16 @@ pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     }
 }
 
-/// The size in bytes of the buffer for copies and fills.
-const BUFFER_SIZE: usize = 64 << 10;
+/// The size in bytes of the buffer for copies and fills. The buffer is on the stack: at the kernel's limit of mappings,
+/// an allocation could fail, and end the process.
+const BUFFER_SIZE: usize = 4096;
 
 /// Copies from mapped memory to mapped memory through a buffer.
 ///
 /// # Safety
 /// As for [`read_memory`] of the source and [`write_memory`] of the destination.
 pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize) {
-    let mut buffer = vec![0; size.min(BUFFER_SIZE)];
+    let mut buffer = [0; BUFFER_SIZE];
     for offset in (0..size).step_by(BUFFER_SIZE) {
         let part = &mut buffer[..BUFFER_SIZE.min(size - offset)];
         // SAFETY: the caller guarantees the conditions of both functions for the whole ranges.
@@ -117,7 +118,8 @@ pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize)
 /// # Safety
 /// As for [`write_memory`].
 pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
-    let pattern = value.to_ne_bytes().repeat(size.min(BUFFER_SIZE).div_ceil(4));
+    let mut pattern = [0; BUFFER_SIZE];
+    pattern.chunks_exact_mut(4).for_each(|part| part.copy_from_slice(&value.to_ne_bytes()));
     for offset in (0..size).step_by(BUFFER_SIZE) {
         // SAFETY: the caller guarantees the conditions of `write_memory` for the whole range.
         unsafe { write_memory(address + offset, &pattern[..BUFFER_SIZE.min(size - offset)]) };

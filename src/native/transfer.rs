@@ -70,8 +70,13 @@ impl Native {
             return Ok(());
         };
         let pattern_size = size.min(PATTERN_SIZE);
-        // SAFETY: the caller guarantees that the engine can write the destination.
-        unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(pattern_size / 4)) }?;
+        let mut pattern = Pinned::new(self, pattern_size, agent)?;
+        // SAFETY: the pinned bytes are this process's own, and no copy from them runs.
+        unsafe { fill_memory(pattern.bytes.as_mut_ptr() as usize, value, pattern_size) };
+        // SAFETY: the pinned bytes are as long as the pattern; the caller guarantees that the agent can write the
+        // destination.
+        unsafe { self.copy_by_agent(address, pattern.address, pattern_size, agent) }?;
+        drop(pattern);
         let mut filled = pattern_size;
         while filled < size {
             let count = filled.min(size - filled);
@@ -236,8 +241,20 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     /// Allocates at most [`PINNED_SIZE`] bytes.
+    ///
+    /// # Errors
+    /// `OUT_OF_RESOURCES` also if this process has no memory for the bytes, or has reached the kernel's limit of
+    /// mappings.
     fn new(native: &'a Native, size: usize, agent: NativeAgent) -> Result<Self, Failure> {
-        let mut bytes = allocate_unlocked(|| vec![0; size.min(PINNED_SIZE)], |bytes| bytes);
+        let allocate = || {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(size.min(PINNED_SIZE)).ok()?;
+            bytes.resize(size.min(PINNED_SIZE), 0);
+            Some(bytes)
+        };
+        let bytes = allocate_unlocked(allocate, |bytes| bytes.as_deref().unwrap_or_default());
+        let mut bytes = bytes
+            .ok_or(Failure { call: "hsa_amd_memory_lock", status: Status::OUT_OF_RESOURCES })?;
         // SAFETY: the new value owns the bytes, and unlocks them before it frees them. No locked range overlaps them.
         let address = unsafe { native.lock(bytes.as_mut_ptr() as usize, bytes.len(), &[agent]) }?;
         Ok(Self { native, bytes, address })
