@@ -7,8 +7,8 @@ use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::transport::Channel;
-use hsa_vmm::vmm::RetireQueue;
-use hsa_vmm::{Access, Error};
+use hsa_vmm::vmm::{Probing, RetireQueue, VmmOptions};
+use hsa_vmm::{Access, Error, Vmm};
 use machine::{MIB, Machine, access, at, without_cpu_mapping};
 use process::End;
 
@@ -103,6 +103,56 @@ fn state_matches_results_at_the_mapping_limit() {
             machine.vmm.check().unwrap();
         });
         assert_eq!(end, End::Success, "{name}");
+    }
+}
+
+/// At the limit, ROCm 6.0 to 6.3 would abort the process if it were asked to map memory for the CPU.
+#[test]
+fn runtime_maps_nothing_for_the_cpu_at_the_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (name, config) in machine::generations() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(without_cpu_mapping(config.clone()));
+            let granule = machine.granule();
+            let (base, _) = machine.map_new_memory(0, granule);
+            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
+            let calls = || machine.simulation.calls("hsa_amd_vmem_set_access");
+            let calls_before = calls();
+            let exhausted = ExhaustedMappings::new();
+            let result = machine.vmm.set_access(base, granule, &cpu);
+            let calls_after = calls();
+            drop(exhausted);
+            let kind = result.as_ref().map_err(Error::kind);
+            assert!(matches!(kind, Err(ErrorKind::System { call: "mmap", .. })), "{result:?}");
+            assert_eq!(calls_after, calls_before);
+            machine.vmm.set_access(base, granule, &cpu).unwrap();
+            assert_eq!(calls(), calls_before + 1);
+        });
+        assert_eq!(end, End::Success, "{name}");
+    }
+}
+
+/// The probes also grant the CPU access.
+#[test]
+fn probes_are_skipped_near_the_mapping_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for free in [0, 8] {
+        let end = process::in_child(|| {
+            let machine = Machine::new(Config::mi300x(1));
+            let options = VmmOptions::new().with_probing(Probing::Always);
+            let mut exhausted = ExhaustedMappings::new();
+            exhausted.release(free);
+            let opened = Vmm::open_with(&machine.runtime, options);
+            drop(exhausted);
+            assert!(opened.unwrap().probes().is_empty());
+            let vmm = Vmm::open_with(&machine.runtime, options).unwrap();
+            assert!(!vmm.probes().is_empty());
+        });
+        assert_eq!(end, End::Success, "{free} free mappings");
     }
 }
 

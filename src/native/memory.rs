@@ -126,27 +126,31 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     }
 }
 
-/// Fails near the kernel's limit of mappings (`vm.max_map_count`), where starting a thread could end the process: a thread
-/// of the standard library maps a stack for signal handlers, and aborts if this fails (rust-lang/rust#78497). Other
-/// threads can reach the limit after this check.
+/// Fails near the kernel's limit of mappings (`vm.max_map_count`), where starting a thread could end the process: a
+/// thread of the standard library maps a stack for signal handlers, and aborts if this fails (rust-lang/rust#78497).
 pub(crate) fn check_room_for_thread() -> std::io::Result<()> {
     /// More mappings than a thread needs: its stack, the stack for signal handlers, guard pages and memory for `malloc`.
     const MAPPINGS: usize = 16;
+    Ok(check_room(MAPPINGS)?)
+}
+
+/// Fails if the kernel does not allow this process `count` more mappings. Other threads can reach the limit after this
+/// check.
+pub(crate) fn check_room(count: usize) -> Result<(), Errno> {
     /// A multiple of every page size.
     const SIZE: usize = 64 << 10;
     // SAFETY: the kernel chooses a free address, so the call replaces no mapping.
-    let start = unsafe {
-        mmap_anonymous(null_mut(), MAPPINGS * SIZE, ProtFlags::empty(), MapFlags::PRIVATE)?
-    };
+    let start =
+        unsafe { mmap_anonymous(null_mut(), count * SIZE, ProtFlags::empty(), MapFlags::PRIVATE)? };
     // The kernel does not merge adjacent mappings with different protection.
-    let split = (1..MAPPINGS).step_by(2).try_for_each(|index| {
+    let split = (1..count).step_by(2).try_for_each(|index| {
         let address = start.wrapping_byte_add(index * SIZE);
         // SAFETY: this part was just mapped, and nothing uses it.
         unsafe { mprotect(address, SIZE, MprotectFlags::READ) }
     });
     // SAFETY: this range was just mapped, and nothing uses it.
-    unsafe { munmap(start, MAPPINGS * SIZE)? };
-    Ok(split?)
+    unsafe { munmap(start, count * SIZE)? };
+    split
 }
 
 /// Why the mappings in a range were not replaced.

@@ -174,6 +174,7 @@ impl Journal<'_, '_> {
             self.targets[index].now.access = access;
             return Ok(());
         }
+        Shared::check_room_for_view()?;
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
         target.now.access.requested = access.requested;
@@ -261,6 +262,9 @@ impl Shared {
             unsafe { self.change_view(&without_access, &mapping.access) }
         };
         if !self.with_free_descriptor(is_rollback, change_view)? {
+            if !is_rollback {
+                Self::check_room_for_view()?;
+            }
             let request = self.request_all(&without_access, &self.host_access());
             // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.set_access_in_runtime(mapping.range(), &request) }?;

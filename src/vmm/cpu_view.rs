@@ -21,8 +21,8 @@ use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::handle::HandleType;
 use crate::native::{
-    Blocked, NotReplaced, block_access, fill_possible_hole, map_shared, out_of_descriptors,
-    protect, try_map_shared,
+    Blocked, NotReplaced, block_access, check_room, fill_possible_hole, map_shared,
+    out_of_descriptors, protect, try_map_shared,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -110,6 +110,14 @@ impl Shared {
             return Err(Feature::CpuAccessAtOffset.into());
         }
         Ok(is_mapped)
+    }
+
+    /// Fails near the kernel's limit of mappings, where the runtime would abort the process when it maps memory for the
+    /// CPU (ROCm 6.0 to 6.3). Other threads can reach the limit after this check.
+    pub(super) fn check_room_for_view() -> Result<(), ErrorKind> {
+        /// More mappings than the view needs. The view splits the mapping of the reservation.
+        const MAPPINGS: usize = 4;
+        check_room(MAPPINGS).map_err(|errno| ErrorKind::of_system("mmap", errno))
     }
 
     /// Changes the protection of the view.

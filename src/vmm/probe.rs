@@ -6,7 +6,7 @@
 use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
 use crate::native::{
-    Failure, Native, NativeAccess, NativeAgent, NativeHandle, block_access, fill_hole,
+    Failure, Native, NativeAccess, NativeAgent, NativeHandle, block_access, check_room, fill_hole,
     is_inaccessible, parse_mapping,
 };
 use crate::runtime::{Attachment, Implementation, Runtime};
@@ -123,7 +123,8 @@ fn undecided_quirks(probes: &[Probe]) -> Quirks {
 }
 
 /// Returns the result of each probe, and the result that the version predicts. Probes the runtime unless findings were
-/// kept. If no descriptor is free, returns nothing. If a call of the runtime fails, omits the remaining results.
+/// kept. If no descriptor is free, or near the kernel's limit of mappings, returns nothing. If a call of the runtime
+/// fails, omits the remaining results.
 fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     let kept_findings = runtime.attachment::<KeptFindings>();
     let known = kept_findings.0.get().copied();
@@ -148,10 +149,16 @@ fn look_for_quirks(
     expected: Quirks,
     kept_findings: &KeptFindings,
 ) -> Findings {
+    /// More mappings than the probes need.
+    const MAPPINGS: usize = 16;
     let mut findings = Findings::default();
-    // Without a free descriptor, a grant could abort the process.
-    if runtime.spare_descriptors().none_free() {
-        crate::log::event!(DEBUG, "quirks are not looked for: no file descriptor is free");
+    // Without a free descriptor, a grant to a GPU could abort the process. At the kernel's limit of mappings, a grant
+    // to a CPU could (ROCm 6.0 to 6.3).
+    if runtime.spare_descriptors().none_free() || check_room(MAPPINGS).is_err() {
+        crate::log::event!(
+            DEBUG,
+            "quirks are not looked for: no file descriptor or mapping is free"
+        );
         return findings;
     }
     let run = || Prober::run(runtime, granule, expected, &mut findings);

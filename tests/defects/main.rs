@@ -29,6 +29,7 @@ mod ipc_server;
 mod kernel;
 mod left_reserved;
 mod locked;
+mod mapping_limit;
 mod misleading_status;
 mod no_descriptor;
 mod no_memory;

@@ -60,6 +60,10 @@ defects! {
         "after CPU access, unmap leaves an address-space hole; later calls overwrite or unmap a foreign mapping in the hole",
         "runtime.cpp, RemoveAccess: munmap",
         "the library maps the dma-buf for the CPU, so that no hole appears; if it cannot: quirk `cpu_unmap_leaves_hole`";
+    CPU_GRANT_AT_MAPPING_LIMIT_ABORTS: [Crash(ABORT), No, No],
+        "at the kernel's limit of mappings (vm.max_map_count), set_access for a CPU aborts the process",
+        "runtime.cpp of 6.1, EnableAccess: asserts that mmap succeeds",
+        "the library maps the dma-buf for the CPU; before the runtime maps memory for the CPU, the library checks that the kernel allows more mappings, but another thread can then reach the limit";
     ACCESS_PAST_THE_END: [Yes, Yes, Yes],
         "get_access at the exclusive end of a mapping succeeds",
         "runtime.cpp, VMemoryGetAccess: <= instead of <",
