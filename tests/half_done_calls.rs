@@ -1,5 +1,6 @@
-//! Runtime calls that fail half-way. A half-done unmap has revoked the access of some agents. A half-done grant has
-//! unmapped the addresses. In the last tests, a rollback fails half-way, and unmaps fail while the library is dropped.
+//! Runtime calls that fail half-way. A half-done unmap has revoked the access of some agents. A half-done map or grant
+//! has unmapped the addresses. In the last tests, a rollback fails half-way, and unmaps fail while the library is
+//! dropped.
 
 mod hostile;
 mod log;
@@ -11,7 +12,7 @@ use hsa_vmm::error::Rejected;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{MapRequest, Probing, Quirks, VmmOptions};
-use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation, Runtime, Vmm};
 use machine::{Machine, access, at, quirks_of, releases, without_cpu_mapping};
 use std::sync::Mutex;
 
@@ -133,6 +134,78 @@ fn failed_unmap_keeps_foreign_mapping() {
         assert!(foreign_page_is_at(base), "half done: {half_done}");
         drop(vmm);
         assert!(foreign_page_is_at(base), "half done: {half_done}");
+    }
+}
+
+/// The library fills the hole that a failed map leaves. If the hole contains a foreign mapping, the reservation is
+/// quarantined, because freeing it would unmap the foreign mapping.
+#[test]
+fn failed_map_leaves_no_hole() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for foreign_count in [0, 1] {
+        let hostile = HostileRuntime::new();
+        let (_runtime, vmm, gpu) = hostile.open();
+        let base = vmm.address_reserve(4096, 0, None).unwrap();
+        let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+        hostile.set(c"hostile_foreign_mappings", foreign_count);
+        hostile.set(c"hostile_map_fails_at", 1);
+        let mapped = vmm.map(base, 4096, 0, handle);
+        if foreign_count == 0 {
+            mapped.unwrap_err();
+            process::assert_inaccessible(base.get(), 4096, "after the failure");
+            assert_eq!(vmm.quarantined_ranges(), []);
+            vmm.map(base, 4096, 0, handle).unwrap();
+            continue;
+        }
+        assert_quarantines(mapped);
+        vmm.address_free(base, 4096).unwrap_err();
+        drop(vmm);
+        assert!(foreign_page_is_at(base));
+    }
+}
+
+/// As above, for a map that moves memory.
+#[test]
+fn failed_map_of_an_exchange_leaves_no_hole() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let hostile = HostileRuntime::new();
+    let (_runtime, vmm, gpu) = hostile.open();
+    let base = vmm.address_reserve(2 * 4096, 0, None).unwrap();
+    // Without CPU access, the unmaps of the exchange leave no hole.
+    for address in [base, at(base, 4096)] {
+        let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+        vmm.map(address, 4096, 0, handle).unwrap();
+    }
+    hostile.set(c"hostile_foreign_mappings", 1);
+    hostile.set(c"hostile_map_fails_at", 3);
+    assert_quarantines(vmm.exchange(base, at(base, 4096), 4096));
+    let foreign = hostile.foreign_address();
+    assert!(foreign_page_is_at(foreign));
+    drop(vmm);
+    assert!(foreign_page_is_at(foreign));
+}
+
+#[test]
+fn failed_map_of_a_probe_keeps_foreign_mapping() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for failing_map in [1, 2] {
+        let hostile = HostileRuntime::new();
+        hostile.set(c"hostile_foreign_mappings", 1);
+        hostile.set(c"hostile_map_fails_at", failing_map);
+        // SAFETY: this test compiled the runtime, which implements HSA's functions.
+        let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
+        let options = VmmOptions::new().with_probing(Probing::Always);
+        let vmm = Vmm::open_with(&runtime, options).unwrap();
+        let foreign = hostile.foreign_address();
+        assert!(foreign_page_is_at(foreign), "map {failing_map}");
+        drop((vmm, runtime));
+        assert!(foreign_page_is_at(foreign), "map {failing_map}, after the drop");
     }
 }
 

@@ -71,6 +71,11 @@ impl Target<'_> {
     pub fn is_mapped(&self) -> bool {
         matches!(self.state, State::AsBefore | State::MappedAnew)
     }
+
+    /// Returns whether the operation has unmapped a mapping that the ledger lists.
+    pub fn was_unmapped(&self) -> bool {
+        self.listed && self.state != State::AsBefore
+    }
 }
 
 /// A step on a target, or on a group of adjacent targets.
@@ -156,9 +161,15 @@ impl<'a, 'c> Journal<'a, 'c> {
 
     /// Maps a target. First waits if a wait is due: until then, GPUs may still use the memory at other addresses.
     pub fn map(&mut self, index: usize) -> Result<(), ErrorKind> {
+        self.record_map(index)?;
+        let mapped = self.raw_map(index);
+        self.shared.fill_hole_of_map(self.targets[index].now.range(), mapped)
+    }
+
+    fn record_map(&mut self, index: usize) -> Result<(), ErrorKind> {
         self.shared.wait_for_gpus_if_due()?;
         self.steps.push((Step::Map, index..index + 1));
-        self.raw_map(index)
+        Ok(())
     }
 
     /// Unmaps adjacent targets by one call of the runtime. If the addresses could not be kept reserved, quarantines the
@@ -174,19 +185,6 @@ impl<'a, 'c> Journal<'a, 'c> {
     /// Records a step that changes the access to adjacent targets.
     pub fn record_access(&mut self, group: Indexes<usize>) {
         self.steps.push((Step::Access, group));
-    }
-
-    /// Returns whether the operation must wait for GPUs, because it has changed, or tried to change, entries of their
-    /// page tables.
-    fn must_wait_for_gpus(&self) -> bool {
-        if !self.shared.waits_for_gpus() {
-            return false;
-        }
-        let has_gpus = |agents: AgentSet| !agents.difference(self.shared.cpus).is_empty();
-        self.targets.iter().any(|target| {
-            let was_unmapped = target.listed && target.state != State::AsBefore;
-            has_gpus(target.attempted) || was_unmapped && has_gpus(target.before.runtime_granted)
-        })
     }
 
     /// Fails if a reservation was quarantined during this operation.
@@ -317,10 +315,11 @@ impl<'a, 'c> Journal<'a, 'c> {
         loop {
             let owner = owners.next().map(|owner| owner as u8).or(mapping.owner);
             let mapping = MappedRange { owner, ..*mapping };
-            let shared = self.shared;
-            shared.with_free_descriptor(is_rollback, || {
-                if is_rollback { self.raw_map(index) } else { self.map(index) }
-            })?;
+            if !is_rollback {
+                self.record_map(index)?;
+            }
+            let mapped = self.shared.with_free_descriptor(is_rollback, || self.raw_map(index));
+            self.shared.fill_hole_of_map(mapping.range(), mapped)?;
             let mut granted = AgentSet::NONE;
             // SAFETY: the target is locked, and was just mapped.
             let outcome = unsafe { self.shared.grant(&mapping, &mut granted, is_rollback) };

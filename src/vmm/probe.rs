@@ -7,7 +7,7 @@ use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
 use crate::native::{
     Failure, Native, NativeAccess, NativeAgent, NativeHandle, block_access, check_room, fill_hole,
-    is_inaccessible, parse_mapping,
+    fill_possible_hole, is_inaccessible, parse_mapping,
 };
 use crate::runtime::{Attachment, Implementation, Runtime};
 use core::cell::Cell;
@@ -244,6 +244,17 @@ impl Prober<'_> {
         result
     }
 
+    /// Maps the memory at reserved and free addresses. If a failed map has left an address-space hole, fills the hole.
+    fn map(&self, address: usize, handle: NativeHandle) -> Result<(), Failure> {
+        // SAFETY: the caller passes reserved and free addresses, and the handle has this size.
+        let mapped = unsafe { self.native.map(address, self.size, handle) };
+        if mapped.is_err() && fill_possible_hole(address, self.size).is_err() {
+            // The addresses are not freed.
+            self.has_foreign_mapping.set(true);
+        }
+        mapped
+    }
+
     /// Sets the access of agents to the mapping at `base`, in the order of `access`.
     fn grant(&self, base: usize, access: &[(NativeAgent, u32)]) -> Result<(), Failure> {
         let access: Vec<_> = access.iter().map(|it| NativeAccess::new(it.0, it.1)).collect();
@@ -265,10 +276,8 @@ impl Prober<'_> {
     ) -> Result<(), Failure> {
         let (size, second) = (self.size, base + self.size);
         let file_before = file_mapped_at(base).ok();
-        // SAFETY: the addresses are reserved and free, and the handle has this size.
-        unsafe { self.native.map(base, size, handle) }?;
-        // SAFETY: the addresses at `second` are also reserved and free, and the handle has this size.
-        let mapped_second = unsafe { self.native.map(second, size, handle) };
+        self.map(base, handle)?;
+        let mapped_second = self.map(second, handle);
         let cpu_has_access =
             self.probe_access(base, mapped_second.is_ok().then_some(second), findings);
         // A release that revokes the access of unnamed agents has already unmapped the memory for the CPU, and may have

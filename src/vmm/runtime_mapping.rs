@@ -34,6 +34,20 @@ impl Shared {
         .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
+    /// Returns the result of a map. If the map has failed, first fills the address-space hole that it may have left:
+    /// from ROCm 7.2 on, `hsa_amd_vmem_map` maps inaccessible pages with `MAP_FIXED`, and the kernel may have unmapped
+    /// the reserved pages before it failed. The caller must not use the spare descriptor.
+    pub(super) fn fill_hole_of_map(
+        &self,
+        range: AddressRange,
+        mapped: Result<(), ErrorKind>,
+    ) -> Result<(), ErrorKind> {
+        if mapped.is_err() {
+            self.fill_hole_with_spare(range)?;
+        }
+        mapped
+    }
+
     /// Unmaps adjacent whole mappings.
     ///
     /// # Safety

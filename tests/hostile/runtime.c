@@ -43,6 +43,7 @@ int hostile_met;              /* the number of calls of map that did not time ou
 int hostile_foreign_mappings; /* the number of further holes in which this runtime creates a foreign mapping */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_unmap_half_done;  /* whether the failing unmap revokes the CPU's access before it fails */
+int hostile_map_fails_at;     /* this map, counted from 1, first unmaps the addresses, and fails */
 int hostile_init = INIT;      /* the status that hsa_init returns */
 int hostile_started;          /* the number of starts minus the number of stops */
 int hostile_delay_us;           /* the microseconds that an export or a change of access takes */
@@ -59,7 +60,7 @@ int hostile_exhausts_descriptors; /* the number of further unmaps that use up al
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int waiting, unmaps, changes;
+static int waiting, maps, unmaps, changes;
 static atomic_int exporting;
 static struct { void *start; size_t size; int file; int cpu; } mappings[64];
 
@@ -205,6 +206,13 @@ hsa_status_t hsa_amd_vmem_map(
     pthread_cond_broadcast(&changed);
     while (waiting < hostile_meet && !pthread_cond_timedwait(&changed, &lock, &end)) {}
     hostile_met += waiting >= hostile_meet;
+  }
+  if (++maps == hostile_map_fails_at) {
+    /* In a real runtime, a failed mmap with MAP_FIXED can leave a hole. */
+    munmap(address, size);
+    create_foreign_mapping(address);
+    pthread_mutex_unlock(&lock);
+    return ERROR;
   }
   for (int i = 0; i < 64; i++) {
     if (mappings[i].start) continue;

@@ -9,6 +9,7 @@
 
 mod probe;
 
+use super::journal::Journal;
 use super::ledger::MappedRange;
 use super::{Quirks, Shared, Vmm, VmmOptions};
 use crate::access::{Access, AgentSet};
@@ -157,6 +158,21 @@ impl Vmm {
     /// page table.
     pub fn can_map_offsets(&self) -> bool {
         self.shared.can_map_offsets()
+    }
+}
+
+impl Journal<'_, '_> {
+    /// Returns whether the operation must wait for GPUs, because it has changed, or tried to change, entries of their
+    /// page tables.
+    pub(super) fn must_wait_for_gpus(&self) -> bool {
+        if !self.shared.waits_for_gpus() {
+            return false;
+        }
+        let has_gpus = |agents: AgentSet| !agents.difference(self.shared.cpus).is_empty();
+        self.targets.iter().any(|target| {
+            has_gpus(target.attempted)
+                || target.was_unmapped() && has_gpus(target.before.runtime_granted)
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use crate::access::Access;
 use crate::agent::Agent;
 use crate::native::{
     AddressSpace, Barrier, Buffer, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
+    fill_possible_hole,
 };
 use crate::vmm::Quirks;
 use hsa_sys::MEMORY_TYPE_PINNED;
@@ -83,7 +84,9 @@ impl<'a> PageTableProbe<'a> {
         // SAFETY: the range is reserved and empty, and as large as the memory.
         let map = |native: &Native| unsafe { native.map(address, 2 * half, memory) };
         if let Err(error) = self.native.with_shared_lock(map) {
-            return Ok(Err(error.into()));
+            // A failed map can leave an address-space hole.
+            let filled = fill_possible_hole(address, 2 * half);
+            return filled.map(|()| Err(error.into())).map_err(|_| error.into());
         }
         let result = self.with_mapping(probe_memory, &descriptor)?;
         // SAFETY: the range is one mapping, which nothing uses.
