@@ -137,6 +137,38 @@ fn failed_unmap_keeps_foreign_mapping() {
     }
 }
 
+/// ROCm 7.2 unmaps memory of the CPU, and then fills the hole. If it fails in between, it still lists the CPU. A second
+/// unmap would then unmap a foreign mapping in the hole.
+#[test]
+fn second_unmap_spares_foreign_mapping() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for foreign_count in [0, 1] {
+        let hostile = HostileRuntime::with_options(&["-DEXTENSION=15"]);
+        let (_runtime, vmm, gpu) = hostile.open();
+        let base = make_two_mappings(&vmm, gpu);
+        hostile.set(c"hostile_foreign_mappings", foreign_count);
+        hostile.set(c"hostile_unmap_half_done", 1);
+        hostile.set(c"hostile_unmap_keeps_cpu", 1);
+        hostile.set(c"hostile_unmap_fails_at", 1);
+        let unmapped = vmm.unmap(base, 4096);
+        if foreign_count == 0 {
+            unmapped.unwrap_err();
+            assert_eq!(vmm.quarantined_ranges(), []);
+            let mut bytes = [0; 4];
+            vmm.read(base, &mut bytes).unwrap();
+            assert_eq!(&bytes, b"mine");
+            vmm.unmap(base, 2 * 4096).unwrap();
+            continue;
+        }
+        assert_quarantines(unmapped);
+        assert!(foreign_page_is_at(base), "after the rollback");
+        drop(vmm);
+        assert!(foreign_page_is_at(base), "after the drop");
+    }
+}
+
 /// The library fills the hole that a failed map leaves. If the hole contains a foreign mapping, the reservation is
 /// quarantined, because freeing it would unmap the foreign mapping.
 #[test]

@@ -348,6 +348,17 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
     answer.unwrap_or(false)
 }
 
+/// Returns whether the range contains an accessible private mapping. The runtime's mappings for the CPU are shared.
+/// Returns `false` if the kernel's list of mappings cannot be read.
+pub(crate) fn contains_private_mapping(address: usize, size: usize) -> bool {
+    let answer = find_in_mappings(|mapping, permissions| {
+        let is_inside = mapping.start < address + size && mapping.end > address;
+        let is_shared = permissions.as_bytes().get(3) == Some(&b's');
+        (is_inside && !is_shared && !permissions.starts_with("---")).then_some(true)
+    });
+    answer.unwrap_or(false)
+}
+
 /// Returns whether a mapping in the range extends past the range: the kernel merges adjacent mappings. Returns `true` if
 /// the kernel's list of mappings cannot be read.
 fn is_merged(address: usize, size: usize) -> bool {

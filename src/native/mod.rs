@@ -30,9 +30,9 @@ pub(crate) use library_lock::{
     ForkCount, LibraryLock, ipc_server_lock, locked_ranges, overlapping_lock,
 };
 pub(crate) use memory::{
-    Blocked, NotReplaced, block_access, check_room, check_room_for_thread, fill_hole,
-    fill_possible_hole, is_inaccessible, map_shared, parse_mapping, protect, replace_mapping,
-    try_map_shared,
+    Blocked, NotReplaced, block_access, check_room, check_room_for_thread,
+    contains_private_mapping, fill_hole, fill_possible_hole, is_inaccessible, map_shared,
+    parse_mapping, protect, replace_mapping, try_map_shared,
 };
 pub(crate) use page_table::{
     AddressSpace, Barrier, Buffer, DriverError, FailedCall, KernelGpu, KfdPage, Libdrm,

@@ -263,6 +263,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         {
             return Ok(());
         } else {
+            shared.prepare_second_unmap(&now)?;
             self.undo_map(index)?;
         }
         self.targets[index].state = State::Unmapped;

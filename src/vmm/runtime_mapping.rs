@@ -11,7 +11,7 @@ use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
 use crate::access::AgentSet;
 use crate::error::{ErrorKind, Feature};
-use crate::native::{NotReplaced, fill_hole, replace_mapping};
+use crate::native::{NotReplaced, contains_private_mapping, fill_hole, replace_mapping};
 use rustix::io::Errno;
 
 /// Returns the error for an address-space hole that could not be filled. The addresses are not reserved any more, and a
@@ -46,6 +46,30 @@ impl Shared {
             self.fill_hole_with_spare(range)?;
         }
         mapped
+    }
+
+    /// Checks that the runtime can unmap a mapping again after a failed unmap, without unmapping a foreign mapping.
+    /// From ROCm 7.2 on, an unmap of memory that the runtime has mapped for the CPU calls `munmap`, and then maps
+    /// inaccessible pages. If that fails, the runtime still lists the CPU, so that the next unmap calls `munmap` again.
+    /// Therefore also fills the address-space hole.
+    ///
+    /// # Errors
+    /// [`ErrorKind::HoleNotFilled`] if the range contains a foreign mapping. A shared or inaccessible mapping cannot be
+    /// told from the runtime's own.
+    pub(super) fn prepare_second_unmap(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+        if !self.runtime_mapped_for_cpu(&mapping.access) {
+            return Ok(());
+        }
+        let range @ AddressRange { start, size } = mapping.range();
+        // With the quirk, the runtime does not fill the hole, and `keep_reserved` fills it after the next unmap.
+        if !self.quirks.cpu_unmap_leaves_hole {
+            // Fails if the failed unmap has left no hole.
+            let _ = fill_hole(start, size);
+        }
+        match self.with_free_descriptor(true, || contains_private_mapping(start, size)) {
+            true => Err(hole_not_filled(range, Errno::EXIST)),
+            false => Ok(()),
+        }
     }
 
     /// Unmaps adjacent whole mappings.
@@ -110,6 +134,7 @@ impl Shared {
     /// The ledger lists the mapping, and no other thread can use the ledger any more.
     pub(super) unsafe fn unmap_at_drop(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         let range = mapping.range();
+        self.prepare_second_unmap(mapping)?;
         // SAFETY: no other thread changes the mapping. If the runtime does not have the mapping after a failed
         // rollback, it rejects the call.
         unsafe { self.unmap_in_runtime(range) }?;

@@ -71,8 +71,13 @@ pub struct HostileRuntime {
 
 impl HostileRuntime {
     pub fn new() -> Self {
+        Self::with_options(&[])
+    }
+
+    /// Compiles the runtime with these compiler options.
+    pub fn with_options(options: &[&str]) -> Self {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/runtime.c");
-        let path = compile("hostile", Path::new(source));
+        let path = compile_with("hostile", Path::new(source), options);
         let name = CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: this test compiled the library, which has no constructors.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

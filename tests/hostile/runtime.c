@@ -43,6 +43,7 @@ int hostile_met;              /* the number of calls of map that did not time ou
 int hostile_foreign_mappings; /* the number of further holes in which this runtime creates a foreign mapping */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_unmap_half_done;  /* whether the failing unmap revokes the CPU's access before it fails */
+int hostile_unmap_keeps_cpu;  /* whether this runtime lists the CPU after the failing unmap, as 7.2 does */
 int hostile_map_fails_at;     /* this map, counted from 1, first unmaps the addresses, and fails */
 int hostile_init = INIT;      /* the status that hsa_init returns */
 int hostile_started;          /* the number of starts minus the number of stops */
@@ -233,7 +234,7 @@ hsa_status_t hsa_amd_vmem_unmap(void *address, size_t size) {
       if (mappings[i].start != address || !mappings[i].cpu) continue;
       munmap(address, size);
       create_foreign_mapping(address);
-      mappings[i].cpu = 0;
+      mappings[i].cpu = hostile_unmap_keeps_cpu;
     }
     pthread_mutex_unlock(&lock);
     return ERROR;
