@@ -353,7 +353,7 @@ impl Shared {
     }
 
     /// Sends a request for GPUs in a rollback, or when a mapping is mapped again. Some of the GPUs may have no access
-    /// yet.
+    /// yet. The request changes the access of no CPU: filling a hole uses the spare descriptor, too.
     ///
     /// # Safety
     /// As for [`set_access_in_runtime`](Self::set_access_in_runtime).
@@ -363,6 +363,7 @@ impl Shared {
         request: &Request,
         is_rollback: bool,
     ) -> Result<(), ErrorKind> {
+        debug_assert!(request.agents.intersection(self.cpus).is_empty(), "{request:?}");
         if request.list.is_empty() {
             return Ok(());
         }
