@@ -104,7 +104,8 @@ impl Vmm {
     /// when it unmaps memory that it has mapped for the CPU. The library leaves a hole itself when it removes the CPU's
     /// view at the kernel's limit of mappings (`vm.max_map_count`). In both cases, the library fills the hole
     /// immediately. If another thread has created a mapping in the hole, that mapping is not changed, and the
-    /// reservation is quarantined.
+    /// reservation is quarantined. From ROCm 7.2 on, the runtime itself fills the hole, and replaces a mapping that
+    /// another thread creates there in between. The library cannot prevent or detect this.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends

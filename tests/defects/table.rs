@@ -59,7 +59,7 @@ defects! {
     HOLE_IN_THE_RESERVATION: [Yes, Yes, No],
         "after CPU access, unmap leaves an address-space hole; later calls overwrite or unmap a foreign mapping in the hole",
         "runtime.cpp, RemoveAccess: munmap",
-        "the library maps the dma-buf for the CPU, so that no hole appears; if it cannot: quirk `cpu_unmap_leaves_hole`";
+        "the library maps the dma-buf for the CPU, so that no hole appears; if it cannot: quirk `cpu_unmap_leaves_hole`. 7.2.4 leaves a hole for a moment, and then overwrites a foreign mapping in the hole";
     CPU_GRANT_AT_MAPPING_LIMIT_ABORTS: [Crash(ABORT), No, No],
         "at the kernel's limit of mappings (vm.max_map_count), set_access for a CPU aborts the process",
         "runtime.cpp of 6.1, EnableAccess: asserts that mmap succeeds",
