@@ -48,6 +48,10 @@ impl Vmm {
     ///
     /// The memory is released when no reference and no mapping is left. Until then, the memory keeps its contents.
     ///
+    /// The library removes its record of the memory before it calls the runtime. If the runtime fails, the memory is
+    /// recorded again. In between, other threads' calls find that the handle was released, although it exists
+    /// afterwards.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn release(&self, handle: Handle) -> Result<(), Error> {

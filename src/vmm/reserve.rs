@@ -22,7 +22,9 @@ impl Vmm {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
     /// alignment that is not a power of two; [`ErrorKind::OutOfMemory`] if there is no such range;
-    /// [`ErrorKind::Quarantined`] if the runtime reserves an unsuitable range, and fails to free it.
+    /// [`ErrorKind::Quarantined`] if the runtime reserves an unsuitable range, and fails to free it, or if the runtime
+    /// reserves addresses of another reservation ([`ErrorKind::ReservedTwice`]). In the second case, the call
+    /// quarantines the other reservation, and the runtime keeps the new range reserved.
     pub fn address_reserve(
         &self,
         size: usize,
@@ -49,6 +51,10 @@ impl Vmm {
     /// Frees a reservation (`hipMemAddressFree`, `hsa_amd_vmem_address_free`).
     ///
     /// `address` and `size` must be exactly those of the reservation, and the reservation must contain no mapping.
+    ///
+    /// The library removes its record of the reservation before it calls the runtime. If the runtime fails, the
+    /// reservation is recorded again. In between, other threads' calls find no reservation, although it exists
+    /// afterwards.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if no reservation starts at the address, the reservation has another size, or
