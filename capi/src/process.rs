@@ -244,7 +244,8 @@ impl Process {
         match slot.get() {
             Some(ipc) => Ok(ipc),
             None => {
-                let ipc = Ipc::on(&self.runtime, agent)?;
+                let devices: Vec<_> = self.devices.iter().collect();
+                let ipc = Ipc::on(&self.runtime, agent)?.with_devices(&devices);
                 Ok(slot.get_or_init(|| ipc))
             }
         }

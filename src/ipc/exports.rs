@@ -3,7 +3,7 @@
 use super::handle::IpcHandle;
 use super::mode::IpcMode;
 use super::table::{FILE_SIZE, Table};
-use super::{of_failure, own_namespace, server_client};
+use super::{Ipc, of_failure, own_namespace, server_client};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::memory::{Exported, PoolMemory, Record, Registry, State};
@@ -66,11 +66,8 @@ impl Export {
 }
 
 /// Creates a handle of the allocation that contains an address.
-pub(super) fn create_handle(
-    runtime: &Runtime,
-    quirks: Quirks,
-    address: Address,
-) -> Result<IpcHandle, ErrorKind> {
+pub(super) fn create_handle(ipc: &Ipc, address: Address) -> Result<IpcHandle, ErrorKind> {
+    let (runtime, quirks) = (&ipc.runtime, ipc.quirks);
     let invalid = |problem| ErrorKind::invalid(Argument::Address, address, problem);
     if address == Address::NULL {
         return Err(invalid(Problem::Null));
@@ -109,8 +106,8 @@ pub(super) fn create_handle(
         *export = None;
     }
     let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
-    let device = runtime.gpus().position(|gpu| gpu.id() == record.agent).unwrap_or_default() as i32;
-    let (handle, generation) = table.insert(native, record.size as u64, device)?;
+    let device = ipc.devices.iter().position(|gpu| *gpu == record.agent).unwrap_or_default();
+    let (handle, generation) = table.insert(native, record.size as u64, device as i32)?;
     let new = Export { table, handle, generation };
     let handle = new.handle(offset);
     *export = Some(Box::new(new));
@@ -191,6 +188,10 @@ mod tests {
     use std::time::Duration;
 
     /// Returns an export whose table cannot be written.
+    fn ipc(runtime: &Runtime) -> Ipc {
+        Ipc { quirks: Quirks::default(), ..Ipc::open(runtime).unwrap() }
+    }
+
     fn broken_export(native: NativeIpc) -> Export {
         let process = std::process::id() as i32;
         let file = File::open("/dev/null").unwrap();
@@ -215,7 +216,7 @@ mod tests {
                 let server_lock = ipc_server_lock();
                 let locked = write(&server_lock);
                 scope.spawn(|| {
-                    let handle = create_handle(&runtime, Quirks::default(), memory.address());
+                    let handle = create_handle(&ipc(&runtime), memory.address());
                     sender.send(handle).unwrap();
                 });
                 let waiting = created.recv_timeout(Duration::from_millis(200));
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(IpcMode::of(&runtime), IpcMode::Server);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, 4096).unwrap();
-        let create = || create_handle(&runtime, Quirks::default(), memory.address()).unwrap();
+        let create = || create_handle(&ipc(&runtime), memory.address()).unwrap();
         let handles = std::thread::scope(|scope| {
             let server_lock = ipc_server_lock();
             let locked = write(&server_lock);
@@ -293,7 +294,7 @@ mod tests {
         let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, 4096).unwrap();
-        let create = || create_handle(&runtime, Quirks::default(), memory.address());
+        let create = || create_handle(&ipc(&runtime), memory.address());
         let record = runtime.attachment::<Registry>().containing(memory.address().get()).unwrap();
         let set_export = |export: Option<Export>| {
             let export = export.map(|export| Box::new(export) as Box<dyn Exported>);
@@ -308,8 +309,8 @@ mod tests {
         let rejected = memory.free().unwrap_err();
         assert_eq!(rejected.error.kind(), &expected);
         set_export(None);
-        let first = create_handle(&runtime, Quirks::default(), rejected.value.address()).unwrap();
-        let again = create_handle(&runtime, Quirks::default(), rejected.value.address()).unwrap();
+        let first = create_handle(&ipc(&runtime), rejected.value.address()).unwrap();
+        let again = create_handle(&ipc(&runtime), rejected.value.address()).unwrap();
         assert_eq!(first, again);
         rejected.value.free().unwrap();
     }

@@ -17,7 +17,7 @@ use rustix::process::Pid;
 /// | 32–39 | `psize` | the size of the whole allocation |
 /// | 40–47 | `poffset` | the address for which the handle was created, as an offset from the start of the allocation |
 /// | 48–51 | `owners_process_id` | the process that exported the memory |
-/// | 52–55 | `owners_device_id` | the GPU that owns the memory, as an index of the exporter's [`Runtime::gpus`](crate::Runtime::gpus); read only by HIP, from ROCm 7 on |
+/// | 52–55 | `owners_device_id` | the GPU that owns the memory, as an index of the exporter's [devices](crate::Ipc::with_devices); read only by HIP, from ROCm 7 on |
 /// | 56–63 | `reserved` | HIP writes nothing here; this library writes the [registration](Self::is_registered): |
 /// | 56–57 | | the slot in the exporter's table of exports |
 /// | 58–59 | | the low bits of the inode number of the exporter's PID namespace |
@@ -53,8 +53,8 @@ pub struct IpcHandle {
     pub offset: u64,
     /// The number of the process that exported the memory.
     pub process: i32,
-    /// The GPU that owns the memory, as an index of the exporter's [`Runtime::gpus`](crate::Runtime::gpus). HIP writes
-    /// its own number of the GPU from ROCm 7 on, and nothing before.
+    /// The GPU that owns the memory, as an index of the exporter's [devices](crate::Ipc::with_devices). HIP writes its
+    /// own number of the GPU from ROCm 7 on, and nothing before.
     pub device: i32,
     pub(super) registration: Registration,
 }

@@ -81,7 +81,7 @@ impl OpenedMemory {
         let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
         // SAFETY: the runtime has mapped the memory for this agent. Only the new value closes the memory, when the
         // value is consumed or dropped.
-        let span = unsafe { Span::new(ipc.runtime(), agent, (start, start), size) };
+        let span = unsafe { Span::opened(ipc.runtime(), agent, start, size) };
         Ok(Self { span, base, closed: false })
     }
 

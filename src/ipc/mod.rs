@@ -106,6 +106,8 @@ pub struct Ipc {
     runtime: Runtime,
     /// Never empty.
     agents: Arc<[AgentId]>,
+    /// The GPUs in the order of their numbers in handles.
+    devices: Arc<[AgentId]>,
     trust: Trust,
     quirks: Quirks,
 }
@@ -138,7 +140,8 @@ impl Ipc {
             .filter(|peer| peer.id() != gpu && peer.can_access(gpu) && first.can_access(peer.id()));
         let agents = core::iter::once(first).chain(peers).map(Agent::id).collect();
         let quirks = Quirks::of_runtime(runtime.info());
-        Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default(), quirks })
+        let devices = runtime.gpus().map(Agent::id).collect();
+        Ok(Self { runtime: runtime.clone(), agents, devices, trust: Trust::default(), quirks })
     }
 
     /// Opens only memory of processes of these users; the default is [`Trust::SameUser`].
@@ -157,6 +160,14 @@ impl Ipc {
     #[must_use]
     pub fn with_trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
+        self
+    }
+
+    /// Numbers the GPUs in handles ([`IpcHandle::device`]) by their positions in this list, as HIP does with the GPUs that
+    /// `HIP_VISIBLE_DEVICES` selects. By default, the list is [`Runtime::gpus`].
+    #[must_use]
+    pub fn with_devices(mut self, gpus: &[AgentId]) -> Self {
+        self.devices = gpus.into();
         self
     }
 
@@ -216,7 +227,7 @@ impl Ipc {
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
         Operation::GetMemHandle.run(|| {
             self.runtime.check_not_forked()?;
-            exports::create_handle(&self.runtime, self.quirks, address)
+            exports::create_handle(self, address)
         })
     }
 

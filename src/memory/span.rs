@@ -37,6 +37,8 @@ pub struct Span {
     pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
+    /// Whether `ROCR_VISIBLE_DEVICES` hides the owner; see [`CopyEngine::AgentWithCpu`].
+    owner_is_hidden: bool,
 }
 
 impl Span {
@@ -54,7 +56,24 @@ impl Span {
         (start, device_start): (usize, usize),
         size: usize,
     ) -> Self {
-        Self { runtime: runtime.clone(), start, device_start, size, agent: agent.id() }
+        let (runtime, agent) = (runtime.clone(), agent.id());
+        Self { runtime, start, device_start, size, agent, owner_is_hidden: false }
+    }
+
+    /// Describes memory of another process like [`new`](Self::new). The address is the same for all agents.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new).
+    pub(crate) unsafe fn opened(
+        runtime: &Runtime,
+        agent: &Agent,
+        start: usize,
+        size: usize,
+    ) -> Self {
+        let owner_is_hidden = runtime.native().is_owner_hidden(start).unwrap_or_default();
+        // SAFETY: the caller guarantees the conditions.
+        let span = unsafe { Self::new(runtime, agent, (start, start), size) };
+        Self { owner_is_hidden, ..span }
     }
 
     /// Returns the runtime on which the memory was allocated or opened.
@@ -80,7 +99,12 @@ impl Span {
 
     /// Returns the engine that copies on behalf of an agent of this runtime.
     fn engine_of(&self, agent: AgentId) -> CopyEngine {
-        self.runtime.agent(agent).map_or(CopyEngine::Cpu, Agent::copy_engine)
+        match self.runtime.agent(agent).map_or(CopyEngine::Cpu, Agent::copy_engine) {
+            CopyEngine::Agent(agent) if self.owner_is_hidden => {
+                CopyEngine::AgentWithCpu(agent, self.runtime.host().native)
+            }
+            engine => engine,
+        }
     }
 
     /// Copies from the memory (`hipMemcpyDtoH`), `offset` bytes from its start.
@@ -218,7 +242,7 @@ impl Span {
     fn start_for(&self, engine: CopyEngine) -> usize {
         match engine {
             CopyEngine::Cpu => self.start,
-            CopyEngine::Agent(_) => self.device_start,
+            CopyEngine::Agent(_) | CopyEngine::AgentWithCpu(..) => self.device_start,
         }
     }
 }

@@ -184,6 +184,11 @@ impl Native {
         Ok(foreign.contains(&info.type_) && info.agentBaseAddress as usize == start)
     }
 
+    /// Returns whether `ROCR_VISIBLE_DEVICES` hides the owner of memory of another process: the runtime reports no owner.
+    pub fn is_owner_hidden(&self, address: usize) -> Result<bool, Failure> {
+        Ok(self.pointer_info(address)?.agentOwner.handle == 0)
+    }
+
     /// Unmaps memory of another process.
     ///
     /// # Safety

@@ -21,6 +21,22 @@ pub(crate) enum CopyEngine {
     Cpu,
     /// An agent, by `hsa_amd_memory_async_copy`.
     Agent(NativeAgent),
+    /// The first agent, by `hsa_amd_memory_async_copy` with a CPU, the second agent, as the agent of the source.
+    ///
+    /// If both agents are equal, AMD's runtime looks up the owner of memory of another process. A copy to memory of a GPU
+    /// that `ROCR_VISIBLE_DEVICES` hides then never starts (ROCm 6.1, 6.4 and 7.2).
+    AgentWithCpu(NativeAgent, NativeAgent),
+}
+
+impl CopyEngine {
+    /// Returns the agents of the destination and the source. Returns `None` if this process copies.
+    fn agents(self) -> Option<(NativeAgent, NativeAgent)> {
+        match self {
+            Self::Cpu => None,
+            Self::Agent(agent) => Some((agent, agent)),
+            Self::AgentWithCpu(agent, cpu) => Some((agent, cpu)),
+        }
+    }
 }
 
 impl Native {
@@ -38,13 +54,13 @@ impl Native {
         source: usize,
         size: usize,
     ) -> Result<(), Failure> {
-        let CopyEngine::Agent(agent) = engine else {
+        let Some(agents) = engine.agents() else {
             // SAFETY: the caller guarantees that this process can read the source and write the destination.
             unsafe { copy_memory(destination, source, size) };
             return Ok(());
         };
         // SAFETY: the caller guarantees that the agent can read the source and write the destination.
-        unsafe { self.copy_by_agent(destination, source, size, agent) }
+        unsafe { self.copy_by_agent(destination, source, size, agents) }
     }
 
     /// Fills memory with a 32-bit value, and waits for the end of the fill. `size` is in bytes, a multiple of four.
@@ -64,25 +80,25 @@ impl Native {
         /// The number of bytes that are copied from this process's memory. Further bytes are copied from the filled
         /// part.
         const PATTERN_SIZE: usize = 64 << 10;
-        let CopyEngine::Agent(agent) = engine else {
+        let Some(agents) = engine.agents() else {
             // SAFETY: the caller guarantees that this process can write the destination.
             unsafe { fill_memory(address, value, size) };
             return Ok(());
         };
         let pattern_size = size.min(PATTERN_SIZE);
-        let mut pattern = Pinned::new(self, pattern_size, agent)?;
+        let mut pattern = Pinned::new(self, pattern_size, agents.0)?;
         // SAFETY: the pinned bytes are this process's own, and no copy from them runs.
         unsafe { fill_memory(pattern.bytes.as_mut_ptr() as usize, value, pattern_size) };
         // SAFETY: the pinned bytes are as long as the pattern; the caller guarantees that the agent can write the
         // destination.
-        unsafe { self.copy_by_agent(address, pattern.address, pattern_size, agent) }?;
+        unsafe { self.copy_by_agent(address, pattern.address, pattern_size, agents) }?;
         drop(pattern);
         let mut filled = pattern_size;
         while filled < size {
             let count = filled.min(size - filled);
             // SAFETY: the caller guarantees that the agent can read and write the destination. The two parts are
             // adjacent.
-            unsafe { self.copy_by_agent(address + filled, address, count, agent) }?;
+            unsafe { self.copy_by_agent(address + filled, address, count, agents) }?;
             filled += count;
         }
         Ok(())
@@ -98,17 +114,17 @@ impl Native {
         address: usize,
         bytes: &mut [u8],
     ) -> Result<(), Failure> {
-        let CopyEngine::Agent(agent) = engine else {
+        let Some(agents) = engine.agents() else {
             // SAFETY: the caller guarantees that this process can read the source.
             unsafe { read_memory(address, bytes) };
             return Ok(());
         };
-        let pinned = Pinned::new(self, bytes.len(), agent)?;
+        let pinned = Pinned::new(self, bytes.len(), agents.0)?;
         for (index, part) in bytes.chunks_mut(PINNED_SIZE).enumerate() {
             let source = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can read
             // the source.
-            unsafe { self.copy_by_agent(pinned.address, source, part.len(), agent) }?;
+            unsafe { self.copy_by_agent(pinned.address, source, part.len(), agents) }?;
             // SAFETY: the pinned bytes are this process's own, and the copy to them has ended.
             unsafe { read_memory(pinned.bytes.as_ptr() as usize, part) };
         }
@@ -125,19 +141,19 @@ impl Native {
         address: usize,
         bytes: &[u8],
     ) -> Result<(), Failure> {
-        let CopyEngine::Agent(agent) = engine else {
+        let Some(agents) = engine.agents() else {
             // SAFETY: the caller guarantees that this process can write the destination.
             unsafe { write_memory(address, bytes) };
             return Ok(());
         };
-        let mut pinned = Pinned::new(self, bytes.len(), agent)?;
+        let mut pinned = Pinned::new(self, bytes.len(), agents.0)?;
         for (index, part) in bytes.chunks(PINNED_SIZE).enumerate() {
             // SAFETY: the pinned bytes are this process's own, at least as long as a part, and no copy from them runs.
             unsafe { write_memory(pinned.bytes.as_mut_ptr() as usize, part) };
             let destination = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can write
             // the destination.
-            unsafe { self.copy_by_agent(destination, pinned.address, part.len(), agent) }?;
+            unsafe { self.copy_by_agent(destination, pinned.address, part.len(), agents) }?;
         }
         Ok(())
     }
@@ -151,7 +167,7 @@ impl Native {
         destination: usize,
         source: usize,
         size: usize,
-        agent: NativeAgent,
+        (agent, source_agent): (NativeAgent, NativeAgent),
     ) -> Result<(), Failure> {
         // Looks the function up before the copy begins: without it, this call could not wait for the end of the copy.
         let wait = self.table.core.hsa_signal_wait_scacquire;
@@ -167,13 +183,13 @@ impl Native {
         }?;
         Failure::check_result("hsa_signal_create", signal.handle)?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
-        let (raw_agent, dependencies) = (agent.raw(), null());
+        let (to_agent, from_agent, dependencies) = (agent.raw(), source_agent.raw(), null());
         // SAFETY: the caller guarantees that the agent can access both ranges until the copy has ended; the signal was
         // just created.
         let started = unsafe {
             call_optional!(
                 self.hsa_amd_memory_async_copy(
-                    to, raw_agent, from, raw_agent, size, 0, dependencies, signal
+                    to, to_agent, from, from_agent, size, 0, dependencies, signal
                 ),
                 {
                     to = %hex(destination),

@@ -144,7 +144,7 @@ fn unregister_during_queries_ends() {
 }
 
 const IPC_CASES: &str = "ok close_accepts_interior_address\nok waiting_open_delays_no_other_call\n\
-    ok signals_interrupt_no_open\n";
+    ok memory_of_hidden_gpu_is_copied\nok signals_interrupt_no_open\n";
 
 #[test]
 fn ipc_cases_pass() {

@@ -166,6 +166,35 @@ static void waiting_open_delays_no_other_call(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
+/* Each process sees another GPU. Memory of the hidden GPU can be read, written and filled. */
+static void memory_of_hidden_gpu_is_copied(void) {
+  static int values[N];
+  hipIpcMemHandle_t handle;
+  int end, i;
+  pid_t child = fork_child(&end);
+  void *ptr;
+  CHECK(setenv("ROCR_VISIBLE_DEVICES", child == 0 ? "0" : "1", 1) == 0);
+  if (child == 0) {
+    receive_bytes(end, &handle, sizeof handle);
+    EXPECT_SUCCESS(hipIpcOpenMemHandle(&ptr, handle, lazy_peer_access));
+    expect_numbers(ptr, 1);
+    write_numbers(ptr, 2);
+    expect_numbers(ptr, 2);
+    EXPECT_SUCCESS(hipMemsetD32(at(ptr, BYTES / 2), 7, BYTES / 8));
+    EXPECT_SUCCESS(hipMemcpyDtoD(ptr, at(ptr, BYTES / 2), BYTES / 2));
+    EXPECT_SUCCESS(hipIpcCloseMemHandle(ptr));
+    end_child(end);
+  }
+  EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
+  write_numbers(ptr, 1);
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&handle, ptr));
+  send_bytes(end, &handle, sizeof handle);
+  wait_for(child, end);
+  EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, BYTES));
+  for (i = 0; i < N; ++i) CHECK(values[i] == 7);
+  EXPECT_SUCCESS(hipFree(ptr));
+}
+
 static void on_signal(int signal) { (void)signal; }
 
 /* A timer interrupts the thread that opens memory, as a profiler does. */
@@ -198,4 +227,4 @@ static void signals_interrupt_no_open(void) {
 }
 
 CASES(CASE(close_accepts_interior_address), CASE(waiting_open_delays_no_other_call),
-      CASE(signals_interrupt_no_open))
+      CASE(memory_of_hidden_gpu_is_copied), CASE(signals_interrupt_no_open))
