@@ -52,6 +52,8 @@ hipError_t hsavmm_use_simulation(const char *configuration);
  *   hipErrorNotSupported for HIP_POINTER_ATTRIBUTE_CONTEXT: HIP 6 has this attribute only from 6.4.2 on.
  * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB.
  *
+ * Properties and attributes of devices have HIP 7's values in both profiles.
+ *
  * HIP 7.2 itself behaves like profile 6 in three of these points: the error of hipMemAddressFree, the locations that
  * hipMemGetAccess accepts, and the recommended granularity. It also rejects hipMemLocationTypeHostNuma and
  * hipMemLocationTypeHostNumaCurrent, and checks the ID of hipMemLocationTypeHost, which HIP documents as ignored. */

@@ -266,12 +266,6 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
         return Ok(());
     }
     not_null("destination", destination)?;
-    if !(destination as usize).is_multiple_of(pattern.len()) {
-        return Err(Failure::invalid_argument(
-            "destination",
-            "is not aligned to the size of the value",
-        ));
-    }
     let overflow = || Failure::invalid_argument("count", "exceeds the address space");
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
     let range = (address(destination), size);

@@ -9,28 +9,40 @@ use std::process::Stdio;
 /// The number of GPUs. HIP 7 writes the number of the GPU to the handle.
 const GPUS: u8 = 2;
 
+/// The GPU that owns the memory.
+#[derive(Clone, Copy, Debug)]
+enum Gpu {
+    /// Both processes see all GPUs, and use this one.
+    Same(u8),
+    /// `HIP_VISIBLE_DEVICES` selects another GPU in each process.
+    OneEach,
+}
+
 /// Has a process with the library `exporter` export memory of a GPU, and a process with the library `importer` open it.
 /// Returns the bytes that the exporter finds in its memory in the end.
 #[track_caller]
 fn share(
     fetched: &FetchedRelease,
     program: &Program,
-    gpu: u8,
+    gpu: Gpu,
     [exporter, importer]: [&Path; 2],
 ) -> String {
-    let description = format!("{exporter:?} to {importer:?}, GPU {gpu}");
+    let description = format!("{exporter:?} to {importer:?}, {gpu:?}");
     let emulation = Emulation::with_gpus(GPUS).with_vram("1G");
-    let command = |library: &Path| {
+    let command = |library: &Path, visible: &str| {
         let mut command = program.on_release(fetched, &emulation);
-        command.arg(library).arg(gpu.to_string());
+        match gpu {
+            Gpu::Same(gpu) => command.arg(library).arg(gpu.to_string()),
+            Gpu::OneEach => command.env("HIP_VISIBLE_DEVICES", visible).arg(library).arg("0"),
+        };
         command
     };
-    let mut exporting = command(exporter);
+    let mut exporting = command(exporter, "1");
     exporting.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut exporting = exporting.spawn().unwrap();
     let mut lines = BufReader::new(exporting.stdout.take().unwrap()).lines();
     let handle = lines.next().unwrap().unwrap();
-    let opened = command(importer).arg(&handle).output().unwrap();
+    let opened = command(importer, "0").arg(&handle).output().unwrap();
     // The exporter ends only after this line, even if the importer has failed.
     writeln!(exporting.stdin.take().unwrap()).unwrap();
     let found = lines.next().unwrap().unwrap();
@@ -54,7 +66,7 @@ fn hip_and_the_library_open_each_others_memory() {
             ));
             continue;
         };
-        for gpu in 0..GPUS {
+        for gpu in (0..GPUS).map(Gpu::Same).chain([Gpu::OneEach]) {
             let found = share(fetched, &program, gpu, [&hip, &own]);
             assert_eq!(found, "written by the importer", "{release}");
             // The program accesses no memory that AMD's HIP has opened.
