@@ -120,6 +120,26 @@ fn late_mapping_is_no_wrong_copy() {
     }
 }
 
+/// If memory without a mapping is lost, too, the release is the suspect, not the unmap.
+#[test]
+fn lost_release_after_a_mapping_is_suspected() {
+    let name = "suspects_on_amd::lost_release_after_a_mapping_is_suspected";
+    let Some(fetched) = fetched_release(name) else { return };
+    for (fault, call, function) in [
+        (
+            "FREE_MEMORY_OF_GPU#5-=lost",
+            "hsa_amd_vmem_handle_release",
+            "kfd_ioctl_free_memory_of_gpu",
+        ),
+        ("GEM_CLOSE=leak", "hsa_amd_vmem_unmap", "drm_gem_close_ioctl"),
+    ] {
+        let failure = failure(fetched, fault, "counted");
+        assert_contains(failure["what"].as_str().unwrap(), &["mapped, unmapped and released"]);
+        assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");
+        assert_contains(failure["try_next"][0].as_str().unwrap(), &[function, " first"]);
+    }
+}
+
 /// The data does not show whether the first copy to new memory was lost, or the mapping was late.
 #[test]
 fn lost_first_copy_is_suspected() {

@@ -1,7 +1,7 @@
 //! Checks that freed memory becomes available again and that no call leaves descriptors open: the levels "counted" and
 //! "descriptors".
 
-use super::hsa::{AGENT_INFO, Address, Agent, FREE, Handle, Hsa, POOL_INFO};
+use super::hsa::{AGENT_INFO, Address, Agent, FREE, Handle, Hsa, POOL_INFO, RELEASE};
 use super::recorder::AlreadyReported;
 use super::run_level::Resources;
 use hsa_vmm_conformance::describe;
@@ -20,10 +20,10 @@ const TRIES: usize = 3;
 /// The number of rounds of the level "descriptors".
 const ROUNDS: usize = 4;
 
-/// Returns the size of a large allocation in bytes: a quarter of the available memory, at most [`MAX_SIZE`], rounded
-/// down to a multiple of [`Resources::size`].
+/// Returns the size of a large allocation in bytes: an eighth of the available memory, at most [`MAX_SIZE`], rounded
+/// down to a multiple of [`Resources::size`]. The level "counted" can lose up to six allocations before it ends.
 pub fn large_size(resources: &Resources, available: u64) -> usize {
-    let size = usize::try_from(MAX_SIZE.min(available / 4)).unwrap_or(usize::MAX);
+    let size = usize::try_from(MAX_SIZE.min(available / 8)).unwrap_or(usize::MAX);
     size / resources.size * resources.size
 }
 
@@ -62,7 +62,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     }
     check_allocation_is_counted(hsa, resources, size)?;
     for (call, allocated) in [
-        ("hsa_amd_vmem_handle_release", Allocated::Handle),
+        (RELEASE, Allocated::Handle),
         ("hsa_amd_vmem_unmap", Allocated::MappedHandle),
         ("hsa_amd_memory_pool_free", Allocated::PoolMemory),
     ] {
@@ -75,11 +75,16 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             };
             let message =
                 format!("{lost} bytes are missing after {size} were allocated and {action}");
+            let is_mapped = matches!(allocated, Allocated::MappedHandle);
             // Some releases return the memory only when the addresses are freed.
             return Err(match last_va.filter(|va| hsa.free_again(va, size)) {
                 Some(_) => {
                     let why = "; the addresses could be freed again, so they were not freed before";
                     hsa.recorder.fail_in(FREE, message + why)
+                }
+                None if is_mapped && loses_unmapped_memory(hsa, resources, size)? => {
+                    let why = "; afterwards, memory without a mapping is missing, too";
+                    hsa.recorder.fail_in(RELEASE, message + why)
                 }
                 None => hsa.recorder.fail_in(call, message),
             });
@@ -87,6 +92,12 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     }
     hsa.recorder.record_fact(format!("{} taken and returned", describe::format_size(size)));
     Ok(())
+}
+
+/// Returns whether memory that was never mapped is missing after its release.
+fn loses_unmapped_memory(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> Result<bool> {
+    let (lost, _) = allocate_and_free(hsa, resources, size, Allocated::Handle)?;
+    Ok(lost > size as u64 / 2)
 }
 
 /// The memory that is allocated and freed.

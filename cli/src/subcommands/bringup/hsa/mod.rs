@@ -14,7 +14,7 @@ pub use agents::{AGENT_INFO, POOL_INFO};
 pub use copy::{COPY, FILL, SDMA, SHADER};
 pub use cpu_access::{Difference, wrong_data};
 pub use page_table::{AddressSpace, NEITHER_ENDED_NOR_FAULTED, REPLACE};
-pub use virtual_memory::FREE;
+pub use virtual_memory::{FREE, RELEASE};
 
 use super::record::{Argument, Record};
 use super::recorder::{AlreadyReported, Recorder};

@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The function that frees reserved addresses.
 pub const FREE: &str = "hsa_amd_vmem_address_free";
+/// The function that releases a handle.
+pub const RELEASE: &str = "hsa_amd_vmem_handle_release";
 
 impl Hsa<'_> {
     /// Reserves addresses. `c_variable` is the variable that holds the first address in the C program.
@@ -109,7 +111,7 @@ impl Hsa<'_> {
 
     pub fn release(&self, memory: &Handle) -> Result<()> {
         let arguments = [(memory.c_expression.as_str(), hex(memory.value.handle))];
-        self.vmem("hsa_amd_vmem_handle_release", &arguments, |vmem| {
+        self.vmem(RELEASE, &arguments, |vmem| {
             // SAFETY: the runtime returned the handle, which is not used any more.
             (unsafe { (vmem.hsa_amd_vmem_handle_release)(memory.value) }, vec![])
         })
