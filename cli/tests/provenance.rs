@@ -431,6 +431,21 @@ fn reproduce_command_keeps_driver_settings() {
     assert!(line.starts_with("HSA_KFD='tlb=on' "), "{line}");
 }
 
+/// A numbered fault counts the calls of all cases, so that one case alone does not repeat it.
+#[test]
+fn numbered_fault_repeats_the_whole_run() {
+    for (fault, options) in [
+        ("hsa_amd_vmem_map#5=0x1000", " --filter 'map.*' --shuffle 7\n"),
+        ("hsa_amd_vmem_map=0x1000", " --filter map.memory.whole_handle\n"),
+    ] {
+        let config = format!("faults={fault}");
+        let conform = ["conform", "--sim", &config, "--filter", "map.*", "--shuffle", "7"];
+        let text = stdout(&run(&conform));
+        let line = format!("  reproduce: hsa-vmm conform --sim '{config}'{options}");
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
 #[test]
 fn redact_removes_folders_in_each_format() {
     let folder = tempfile::Builder::new().prefix("secret").tempdir().unwrap();

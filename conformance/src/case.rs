@@ -49,11 +49,11 @@ impl Case {
         Self { name, source, about, body: Body::Runtime(run) }
     }
 
-    /// Returns whether a pattern selects this case. A pattern without `*` matches any part of the name;
-    /// a pattern with `*` must match the whole name.
+    /// Returns whether a pattern selects this case. The name of a case selects only this case. Another pattern without
+    /// `*` matches any part of the name; a pattern with `*` must match the whole name.
     #[must_use]
     pub fn matches(&self, pattern: &str) -> bool {
-        crate::filter::matches(pattern, self.name)
+        crate::filter::selects(pattern, self.name)
     }
 
     /// Returns the first word of the name.

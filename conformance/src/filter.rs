@@ -1,5 +1,16 @@
 //! Selects cases by name.
 
+use crate::cases;
+
+/// Returns whether a pattern selects the case with this name. The name of a case selects only this case. Other patterns
+/// select as in [`matches`].
+pub(crate) fn selects(pattern: &str, name: &str) -> bool {
+    match cases().iter().any(|case| case.name == pattern) {
+        true => name == pattern,
+        false => matches(pattern, name),
+    }
+}
+
 /// Returns whether a pattern selects a name. A pattern without `*` matches any part of the name; a
 /// pattern with `*` must match the whole name.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
@@ -21,7 +32,14 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{matches, selects};
+
+    #[test]
+    fn name_of_a_case_selects_only_this_case() {
+        let (name, longer) = ("pool.memory.filled", "pool.memory.filled_by_the_runtime");
+        assert!(selects(name, name) && !selects(name, longer));
+        assert!(selects("memory.filled", name) && selects("memory.filled", longer));
+    }
 
     #[test]
     fn patterns_match_names() {

@@ -1,6 +1,6 @@
 //! Selects the cases of a run and their order.
 
-use crate::filter::matches;
+use crate::filter::selects;
 use crate::{Case, Options, cases};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -80,7 +80,7 @@ impl Options {
     #[must_use]
     pub fn selected_cases(&self) -> Vec<&'static Case> {
         let is_selected = |case: &&Case| {
-            self.filters.is_empty() || self.filters.iter().any(|filter| matches(filter, case.name))
+            self.filters.is_empty() || self.filters.iter().any(|filter| selects(filter, case.name))
         };
         let selected = cases().into_iter().filter(is_selected).enumerate();
         let part = selected.filter(|(index, _)| self.shard.is_none_or(|it| it.contains(*index)));

@@ -10,7 +10,7 @@ pub struct Provenance {
     /// The command line, including a preceding `hsa-vmm emulate`, `hsa-vmm vm` or `hsa-vmm rocr run`.
     pub command: String,
     /// The beginning of a command that repeats a part of the run. Options that select the part are
-    /// appended.
+    /// appended. If [numbered faults](Self::has_numbered_faults) are planned, the command that repeats the whole run.
     #[serde(default)]
     pub reproduce: String,
     /// The environment variables that influence the result.
@@ -148,6 +148,13 @@ impl Provenance {
     #[must_use]
     pub fn has_software_gpus(&self) -> bool {
         self.command.split(" -- ").any(|part| part.split(' ').nth(1) == Some("vm"))
+    }
+
+    /// Returns whether a planned fault has a number, as in `GEM_VA#7=EIO`. The number counts calls of the whole run, so
+    /// that a part of the run does not repeat the fault.
+    #[must_use]
+    pub fn has_numbered_faults(&self) -> bool {
+        self.planned_faults.iter().any(|fault| fault.rule.contains('#'))
     }
 
     /// Returns the planned faults that never happened.

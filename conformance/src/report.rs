@@ -243,11 +243,15 @@ impl Report {
         Self::from_json(&json).map_err(|source| ReadError::Content { path: path.into(), source })
     }
 
-    /// Returns the command that runs one case again.
+    /// Returns the command that runs one case again, or the whole run if
+    /// [numbered faults](Provenance::has_numbered_faults) are planned.
     #[must_use]
     pub fn reproduce(&self, case: &CaseReport) -> String {
         let command = self.provenance().map(|it| it.reproduce.as_str()).filter(|it| !it.is_empty());
         let command = command.unwrap_or("hsa-vmm conform");
+        if self.provenance().is_some_and(Provenance::has_numbered_faults) {
+            return command.to_owned();
+        }
         let repeat = case.repetitions.map(|it| format!(" --repeat {}", it.ran));
         format!("{command}{} --filter {}", repeat.unwrap_or_default(), case.name)
     }

@@ -16,8 +16,8 @@ use std::time::Duration;
 /// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Selects cases. A filter is a part of a case's name. A filter with `*` must match the whole name; `*` stands for
-    /// any text. If the list is empty, all cases are selected.
+    /// Selects cases. A filter is a part of a case's name; the whole name of a case selects only this case. A filter with
+    /// `*` must match the whole name; `*` stands for any text. If the list is empty, all cases are selected.
     pub filters: Vec<String>,
     /// The number of rounds: each round runs all selected cases once. 0 counts as 1.
     pub repeat: usize,

@@ -22,6 +22,8 @@ pub struct Conform {
     #[command(flatten)]
     pub common: CommonOptions,
     /// Run only cases whose name contains PATTERN; a PATTERN with `*` must match the whole name; can be repeated
+    ///
+    /// The whole name of a case selects only this case.
     #[arg(long, value_name = "PATTERN")]
     pub filter: Vec<String>,
     /// List the cases with their sources; run none
@@ -96,6 +98,17 @@ impl Conform {
             arguments.push("--page-tables".to_owned());
         }
         arguments
+    }
+
+    /// Returns the options that select cases and their order. `seed` is the seed of a random order.
+    pub fn selection(&self, seed: Option<u64>) -> Vec<String> {
+        let option = |name: &str, value: String| [name.to_owned(), value];
+        let filters = self.filter.iter().flat_map(|filter| option("--filter", filter.clone()));
+        let shard = self.shard.into_iter().flat_map(|it| option("--shard", it.to_string()));
+        let seed = seed.into_iter().flat_map(|seed| option("--shuffle", seed.to_string()));
+        let repeat = Some(self.repeat.get()).filter(|repeat| *repeat > 1);
+        let repeat = repeat.into_iter().flat_map(|it| option("--repeat", it.to_string()));
+        filters.chain(shard).chain(seed).chain(repeat).collect()
     }
 
     /// Returns the arguments that start a worker with the same options. Names the default profile, too, because

@@ -244,9 +244,11 @@ fn add_provenance(args: &Conform, report: &mut Report) -> anyhow::Result<()> {
     let arguments = arguments.chain(time_limit);
     let driver = report.runtime.driver;
     let config = args.common.runtime.config_text();
-    let reproduce = program::reproduce_command(arguments);
     if let Some(run) = &mut report.run {
-        let mut provenance = provenance::describe_run(driver, config.as_deref(), reproduce);
+        let mut provenance = provenance::describe_run(driver, config.as_deref(), String::new());
+        let is_numbered = provenance.has_numbered_faults();
+        let selection = if is_numbered { args.selection(run.seed) } else { Vec::new() };
+        provenance.reproduce = program::reproduce_command(arguments.chain(selection));
         // Users copy commands from a table, so the paths stay complete.
         if args.format != ReportFormat::Table {
             provenance::shorten_paths(&mut provenance);
