@@ -272,6 +272,8 @@ fn is_open(line: &str) -> bool {
 pub struct Setup<'a> {
     /// The command that repeats the level.
     pub command: &'a str,
+    /// The time that the earlier levels took.
+    pub earlier: Duration,
     /// The configuration of the simulation, if there is one.
     pub config: Option<&'a str>,
     pub planned_faults: &'a [PlannedFault],
@@ -391,7 +393,7 @@ pub fn advise(
         advice.extend(advise_gpu_fault());
     }
     match cause {
-        Cause::Hang(..) => advice.push(environment.advise_hang(command)),
+        Cause::Hang(..) => advice.push(environment.advise_hang(command, setup.earlier)),
         Cause::Crash(_, end) => {
             advice.extend(advise_bus_error(*end));
             let is_told = driver.is_some();

@@ -6,6 +6,7 @@ use crate::planned_faults::is_driver_emulated;
 use crate::program::{in_same_environment, with_tool};
 use hsa_vmm_conformance::{FaultTarget, PlannedFault};
 use std::path::Path;
+use std::time::Duration;
 
 /// A folder in debugfs that only the virtual machine of `hsa-vmm vm` has.
 const SOFTWARE_GPUS: &str = "/sys/kernel/debug/hsa_vmm";
@@ -51,8 +52,9 @@ impl Environment {
         )
     }
 
-    /// Says how to find where a level hangs. `command` repeats the level.
-    pub fn advise_hang(self, command: &str) -> String {
+    /// Says how to find where a level hangs. `command` repeats the level, after the earlier levels, which have taken the
+    /// time `earlier`.
+    pub fn advise_hang(self, command: &str, earlier: Duration) -> String {
         let debugger = "extend the time limit (--time-limit 1h) and find where the level hangs: \
                         gdb -p PID -batch -ex 'thread apply all bt'";
         match self {
@@ -60,9 +62,13 @@ impl Environment {
             Self::VirtualMachine => {
                 let (outer, inner) = command.rsplit_once(" -- ").unwrap_or(("hsa-vmm vm", command));
                 let stacks = "cat /proc/[0-9]*/task/*/stack";
+                // A virtual machine can need twice the time in another run. The level begins before the end of the
+                // sleep, and its time limit is longer than the sleep, so it still runs then.
+                let sleep = 60 + 2 * earlier.as_secs();
+                let limit = sleep + 60;
                 format!(
-                    "find where the level hangs: {outer} -- sh -c \"{inner} --time-limit 2min & sleep 60; {stacks}\"; \
-                     a wait for a signal (kfd_wait_on_events) hangs if the GPU has not finished its work, or if its \
+                    "find where the level hangs: {outer} -- sh -c \"{inner} --time-limit {limit}s & sleep {sleep}; \
+                     {stacks}\"; a wait for a signal (kfd_wait_on_events) hangs if the GPU has not finished its work, or if its \
                      interrupt is missing"
                 )
             }
@@ -232,6 +238,7 @@ impl Environment {
 mod tests {
     use super::Environment::{EmulatedDriver, Real, Simulation, VirtualMachine};
     use hsa_vmm_conformance::{FaultTarget, PlannedFault};
+    use std::time::Duration;
 
     #[test]
     fn simulation_suspects_faults_that_happened() {
@@ -273,12 +280,12 @@ mod tests {
             let advice = environment.advise_trace(command);
             assert_eq!(advice.as_deref().and_then(|text| text.split(": ").nth(1)), expected);
         }
-        let hang = VirtualMachine.advise_hang(vm);
-        let start =
-            "hsa-vmm vm --gpus 2 --rocr 7.2.4 -- sh -c \"hsa-vmm bringup --until gpu --time-limit";
+        let hang = VirtualMachine.advise_hang(vm, Duration::from_millis(81_500));
+        let start = "hsa-vmm vm --gpus 2 --rocr 7.2.4 -- sh -c \"hsa-vmm bringup --until gpu \
+                     --time-limit 282s & sleep 222; cat /proc/";
         assert!(hang.contains(start), "{hang}");
         for environment in [Simulation, EmulatedDriver] {
-            let hang = environment.advise_hang(host);
+            let hang = environment.advise_hang(host, Duration::ZERO);
             assert!(!hang.contains("/proc"), "{hang}");
             assert_eq!(environment.advise_kernel_log(), None);
         }

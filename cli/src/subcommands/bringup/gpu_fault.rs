@@ -240,7 +240,8 @@ mod tests {
         let Outcome::Failed(cause) = &run.outcome else { panic!("{run:?}") };
         let text = "a GPU page fault at 0x7f2000: all calls of the level succeeded";
         assert_eq!(run.describe(cause), text);
-        let setup = Setup { command: "hsa-vmm bringup", config: None, planned_faults: &[] };
+        let (command, earlier) = ("hsa-vmm bringup", std::time::Duration::ZERO);
+        let setup = Setup { command, earlier, config: None, planned_faults: &[] };
         let advice = advise(&run, cause, run.calls.last(), &None, &[], setup);
         assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
         // The address can belong to memory to which an earlier call has granted access.

@@ -137,8 +137,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let time_limit = typed_time_limit(args.time_limit, arguments::default_time_limit());
     let time_limit: String = time_limit.iter().map(|word| format!(" {word}")).collect();
     let mut failure = failed_run.and_then(|run| {
-        let (command, config) = (command(run), config.as_deref());
-        Failure::of(run, Setup { command: &command, config, planned_faults: &faults })
+        let (command, config) = (&command(run), config.as_deref());
+        let earlier = runs.iter().filter(|other| other.level != run.level).map(|it| it.took).sum();
+        Failure::of(run, Setup { command, earlier, config, planned_faults: &faults })
     });
     failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
