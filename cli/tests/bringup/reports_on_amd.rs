@@ -241,6 +241,7 @@ fn request_that_is_the_cause_is_suspected_first() {
             ("FILL=lost", "blit", "suspect the GPU's engine (the runtime's blit shader)"),
             ("COPY=EIO", "gpu", "reported EIO for a COPY: suspect the GPU's engine first"),
             ("FILL=EIO", "blit", "reported EIO for a FILL: suspect the GPU's engine first"),
+            ("FILL=hang", "blit", "suspect the GPU's engine first (the runtime's blit shader)"),
             ("ACQUIRE_VM=lost", "runtime", "suspect kfd_ioctl_acquire_vm first"),
             ("OPEN=EIO", "runtime", "find where the kernel's kfd_open returns EIO"),
             ("MMAP=narrow", "cpu", "drm0 MMAP: suspect the kernel's drm_gem_mmap"),

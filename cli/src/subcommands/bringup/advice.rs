@@ -1,7 +1,7 @@
 //! Advice on what to try after a failure.
 
 use super::data::{DAMAGED, FIRST_COPY, LATE_COPY, LATE_FILL, LATE_MAPPING, LATER_RIGHT};
-use super::engine::{self, EngineError};
+use super::engine;
 use super::environment::Environment;
 use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
 use super::interface::{function_of, request};
@@ -26,10 +26,10 @@ fn kernel_function(line: &str) -> String {
     )
 }
 
-/// Returns the advice for a request that has not returned. `line` is the request's line in the driver's log.
-fn advise_unfinished(line: &str) -> String {
+/// Returns the advice for a request that has not returned in a level. `line` is the request's line in the driver's log.
+fn advise_unfinished(line: &str, level: Level) -> String {
     if let Some(operation) = engine::operation(line) {
-        return engine::advise_unfinished(operation);
+        return engine::advise_unfinished(operation, level);
     }
     let (call, _) = call_and_error(line);
     let function = kernel_function(line);
@@ -219,9 +219,9 @@ fn advise_wrong_result(
         return Some(format!(
             "the destination does not contain the source's data. If it still has its old contents (0, or a value \
              written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
-             engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence{}. If it has \
-             other contents, also suspect the page tables of both addresses ({}), missing flushes of caches or \
-             HDP, and other mappings",
+             engine ({}) and the fence{}. If it has other contents, also suspect the page tables of both addresses \
+             ({}), missing flushes of caches or HDP, and other mappings",
+            engine::engines(run.level),
             if is_used_again { OLD_ENTRY_IN_COPY } else { "" },
             environment.page_tables()
         ));
@@ -334,7 +334,7 @@ pub fn advise(
             Some(environment.advise_gpu_fault(fault, is_used_again))
         }
     };
-    advice.extend(run.engine_error().map(EngineError::advise));
+    advice.extend(run.engine_error().map(|error| error.advise(run.level)));
     // Other advice about a fault follows the advice about requests.
     if is_stop {
         advice.extend(advise_gpu_fault());
@@ -350,7 +350,7 @@ pub fn advise(
     advice.extend(stuck);
     // The state of the copy says more than the engine's unfinished operation.
     let is_told = |line: &&String| !names_engine || engine::operation(line).is_none();
-    advice.extend(unfinished.filter(is_told).map(|line| advise_unfinished(line)));
+    advice.extend(unfinished.filter(is_told).map(|line| advise_unfinished(line, run.level)));
     // A device that cannot be opened also fails the checks of this machine.
     let failed_open = errors.first().filter(|line| is_open(line) && !is_unfinished(line)).copied();
     advice.extend(failed_open.map(|line| advise_failed_request(run, line, repeated)));
@@ -359,7 +359,12 @@ pub fn advise(
         Some(format!("{}: {advice}", check.what))
     }));
     if let (Cause::Hang(_, limit), None) = (cause, unfinished) {
-        advice.extend(advise_longer_limit(run, *limit));
+        let longer_limit = advise_longer_limit(run, *limit);
+        // Only the emulated driver logs whether a GPU has finished a fill.
+        let is_fill = call.is_some_and(|call| call.begin.call == FILL) && !is_simulation;
+        let hanging_fill = is_fill && driver.is_none() && longer_limit.is_none();
+        advice.extend(longer_limit);
+        advice.extend(hanging_fill.then(|| engine::advise_unfinished("FILL", run.level)));
     }
     if unfinished.is_some() {
         // The list already begins with the advice for this call.
@@ -435,6 +440,25 @@ mod tests {
         let run = LevelRun::passed(Level::Unmapped, vec![unmap]);
         let advice = advise_wrong_result(&run, "wrong", run.calls.first(), Environment::Real);
         assert!(advice.unwrap().contains("not flushed after the unmap"));
+    }
+
+    /// Only the emulated driver logs a fill that does not end.
+    #[test]
+    fn hanging_fill_names_the_engine() {
+        let mut run = LevelRun::passed(Level::Blit, vec![Call::with_name(FILL)]);
+        run.runtime = Some(Some("libhsa-runtime64.so.1".to_owned()));
+        let limit = Duration::from_secs(80);
+        let cause = Cause::Hang(vec![0], limit);
+        let (command, earlier) = ("hsa-vmm bringup", Duration::ZERO);
+        let setup = Setup { command, earlier, config: None, planned_faults: &[] };
+        for (idle, expected) in [
+            (limit, "suspect the GPU's engine first (the runtime's blit shader)"),
+            (Duration::ZERO, "this level may be slow"),
+        ] {
+            run.idle = idle;
+            let advice = advise(&run, &cause, run.calls.first(), &None, &[], setup);
+            assert!(advice[0].contains(expected), "{advice:?}");
+        }
     }
 
     #[test]

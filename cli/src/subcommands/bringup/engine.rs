@@ -1,5 +1,7 @@
 //! Advice about the GPU's engines: operations that fail or do not end, and copies in a wait that hangs.
 
+use super::hsa::SDMA;
+use super::level::Level;
 use super::record::StuckCopy;
 use super::requests::{call_and_error, is_unfinished, returned_error};
 use super::supervisor::LevelRun;
@@ -35,12 +37,13 @@ impl<'a> EngineError<'a> {
         format!("the GPU's engine reported {error} for a {operation}")
     }
 
-    /// Returns the advice for this error.
-    pub fn advise(self) -> String {
+    /// Returns the advice for this error in a level.
+    pub fn advise(self, level: Level) -> String {
         format!(
-            "{}: suspect the GPU's engine first (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader), not the \
-             page table. The runtime reports each error of an engine as a memory access fault",
-            self.describe()
+            "{}: suspect the GPU's engine first ({}), not the page table. The runtime reports each error of an engine \
+             as a memory access fault",
+            self.describe(),
+            engines(level)
         )
     }
 }
@@ -59,11 +62,21 @@ impl LevelRun {
     }
 }
 
-/// Returns the advice for an operation that an engine of the emulated GPU has not finished.
-pub fn advise_unfinished(operation: &str) -> String {
+/// Names the engines that can copy and fill in a level. The levels `sdma` and `blit` set `HSA_ENABLE_SDMA`.
+pub fn engines(level: Level) -> &'static str {
+    match level {
+        Level::Sdma => SDMA,
+        Level::Blit => "the runtime's blit shader",
+        _ => "SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both",
+    }
+}
+
+/// Returns the advice for an operation that a GPU has not finished: `COPY` or `FILL`.
+pub fn advise_unfinished(operation: &str, level: Level) -> String {
     format!(
-        "the GPU has not finished a {operation}: first suspect the GPU's SDMA engine or, with HSA_ENABLE_SDMA=0, the \
-         runtime's blit shader; then the fence, the signal and the interrupt at the end of the operation"
+        "the GPU has not finished a {operation}: suspect the GPU's engine first ({}), then the fence, the signal and \
+         the interrupt at the end of the operation",
+        engines(level)
     )
 }
 
@@ -141,6 +154,6 @@ mod tests {
         assert_eq!(EngineError::find([fault, request].into_iter()), None);
         let found = EngineError::find([request, error, fault].into_iter()).unwrap();
         assert_eq!(found.describe(), "the GPU's engine reported EIO for a FILL");
-        assert!(found.advise().contains("suspect the GPU's engine first"));
+        assert!(found.advise(Level::Blit).contains("engine first (the runtime's blit shader)"));
     }
 }
