@@ -7,7 +7,7 @@ use crate::provenance;
 use crate::screen::Screen;
 use crate::table::{Cell, TextTable, status_cell, table};
 use anstyle::{AnsiColor, Style};
-use hsa_vmm_conformance::{CaseReport, Cause, Ended, Lost, Report, Status, cases};
+use hsa_vmm_conformance::{CaseReport, Cause, Ended, Lost, Report, Status, Summary, cases};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -58,7 +58,7 @@ pub fn print_report(
 }
 
 /// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
-/// for an early end, and the counts by status.
+/// for an early end, and the counts by status. Does not count cases that were not tried as skipped.
 pub fn closing_lines(
     report: &Report,
     hangs: Option<usize>,
@@ -82,7 +82,10 @@ pub fn closing_lines(
              continues after these cases; --filter selects others"
         ));
     }
-    lines.push(summary.to_string());
+    let untried = report.cases.iter().filter(|case| is_untried(case)).count();
+    let tried = Summary { skipped: summary.skipped.saturating_sub(untried), ..*summary };
+    let untried = (untried > 0).then(|| format!(", {untried} not tried"));
+    lines.push(format!("{tried}{}", untried.unwrap_or_default()));
     lines
 }
 
