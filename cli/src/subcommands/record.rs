@@ -152,7 +152,7 @@ struct Signals {
     process: Arc<AtomicI32>,
     /// The last signal that arrived while there was no program, or 0.
     arrived: Arc<AtomicI32>,
-    /// The last signal that was forwarded to the program, or 0. Later, this signal is ignored: GNU `timeout` sends a
+    /// The last signal that was forwarded to the program, or 0. Later, this signal is ignored once: GNU `timeout` sends a
     /// signal to the process that it runs, and then to the process group, so that the process receives it twice.
     forwarded: Arc<AtomicI32>,
 }
@@ -182,7 +182,7 @@ impl Signals {
     /// async-signal-safe.
     fn receive(&self, signal: c_int) {
         match self.process.load(Ordering::SeqCst) {
-            NO_PROGRAM | DEFAULT if self.forwarded.load(Ordering::SeqCst) == signal => {}
+            NO_PROGRAM | DEFAULT if self.forwarded.swap(0, Ordering::SeqCst) == signal => {}
             NO_PROGRAM => self.arrived.store(signal, Ordering::SeqCst),
             // Ends this process, unless the signal is unknown.
             DEFAULT => drop(low_level::emulate_default_handler(signal)),

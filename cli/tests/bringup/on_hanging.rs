@@ -94,8 +94,8 @@ fn engine_that_does_not_finish_is_named() {
 fn slow_engine_is_no_stuck_copy() {
     let name = "on_hanging::slow_engine_is_no_stuck_copy";
     for fetched in test::fetch_selected_releases(name) {
-        let arguments = ["--until", "data", "--time-limit", "3s", "--format", "json"];
-        let output = run_emulated(fetched, &["--fault", "COPY=400ms"], &arguments);
+        let arguments = ["--until", "data", "--time-limit", "5s", "--format", "json"];
+        let output = run_emulated(fetched, &["--fault", "COPY=600ms"], &arguments);
         let report = report(&output, 1);
         let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
         assert_contains(first, &["this level may be slow instead of hanging"]);

@@ -145,7 +145,7 @@ fn lost_release_after_a_mapping_is_suspected() {
 fn lost_first_copy_is_suspected() {
     let name = "suspects_on_amd::lost_first_copy_is_suspected";
     let Some(fetched) = fetched_release(name) else { return };
-    for fault in ["COPY#1=lost", "COPY#1=late:100ms"] {
+    for fault in ["COPY#1=lost", "COPY#1=late:400ms"] {
         let failure = failure(fetched, fault, "gpu");
         let what = failure["what"].as_str().unwrap();
         assert_contains(what, &["or the first copy to va was lost or late"]);

@@ -3,8 +3,8 @@
 use super::gpu_fault::is_driver_line;
 use super::requests::returned_error;
 use super::supervisor::{Call, LevelRun};
-use crate::BadUsage;
 use crate::provenance::Privacy;
+use crate::{BadUsage, output};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 pub fn create_log(path: &Path) -> anyhow::Result<File> {
+    output::check_writable(path)?;
     let cannot_write = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
     File::create(path).map_err(cannot_write)
 }

@@ -1,5 +1,6 @@
 //! The requests of a level to the emulated driver: their lines in the driver's log, and the failures among them.
 
+use super::engine;
 use super::interface::function_of;
 use super::level::Level;
 use super::record::status_name;
@@ -48,9 +49,17 @@ pub fn failed_lines(lines: &[String]) -> Vec<&String> {
     let was_repeated = |line: &str| {
         let (call, _) = call_and_error(line);
         let last = lines.iter().rev().find(|later| call_and_error(later).0 == call);
-        !returned_final_error(line) && last.is_some_and(|last| !returned_error(last))
+        !is_never_repeated(line)
+            && !returned_final_error(line)
+            && last.is_some_and(|last| !returned_error(last))
     };
     lines.iter().filter(|line| returned_error(line) && !was_repeated(line)).collect()
+}
+
+/// Returns whether a line of the driver's log shows a system call or an engine's operation: only `ioctl` is repeated.
+fn is_never_repeated(line: &str) -> bool {
+    let name = line.split(' ').nth(3);
+    matches!(name, Some("MMAP" | "OPEN")) || engine::operation(line).is_some()
 }
 
 /// Returns whether a line of the driver's log has no result, `… = ?`.

@@ -337,7 +337,9 @@ fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             for (peer, number) in peers.iter().zip(1..) {
                 let (by_owner, by_peer) = (BY_OWNER | number << 8, BY_PEER | number << 8);
                 host.write_by(owner, va, by_owner)?;
-                host.read_by(peer, va, by_owner, &hsa.describe_copier(owner))?;
+                let what =
+                    format!("{} copied wrong data from {}", peer.c_expression, va.c_expression);
+                host.read_first(peer, va, by_owner, &hsa.describe_copier(owner), (COPY, what))?;
                 host.write_by(peer, va, by_peer)?;
                 host.read_by(owner, va, by_peer, &hsa.describe_copier(peer))?;
             }
