@@ -187,11 +187,11 @@ mod tests {
     use std::sync::mpsc::RecvTimeoutError;
     use std::time::Duration;
 
-    /// Returns an export whose table cannot be written.
     fn ipc(runtime: &Runtime) -> Ipc {
         Ipc { quirks: Quirks::default(), ..Ipc::open(runtime).unwrap() }
     }
 
+    /// Returns an export whose table cannot be written.
     fn broken_export(native: NativeIpc) -> Export {
         let process = std::process::id() as i32;
         let file = File::open("/dev/null").unwrap();

@@ -164,7 +164,8 @@ impl Ipc {
     }
 
     /// Numbers the GPUs in handles ([`IpcHandle::device`]) by their positions in this list, as HIP does with the GPUs that
-    /// `HIP_VISIBLE_DEVICES` selects. By default, the list is [`Runtime::gpus`].
+    /// `HIP_VISIBLE_DEVICES` selects. By default, the list is [`Runtime::gpus`]. A GPU outside the list has the
+    /// number 0.
     #[must_use]
     pub fn with_devices(mut self, gpus: &[AgentId]) -> Self {
         self.devices = gpus.into();

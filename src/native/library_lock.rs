@@ -113,13 +113,13 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// Whether a thread has registered the fork handlers.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// The number of forks between the process of the first call of [`Self::current`] and this process.
+/// A number that increases with each fork after the first call of [`Self::current`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ForkCount(u64);
 
 /// Locks the registry and the list of locked ranges before this thread forks. Otherwise another thread could hold one
 /// of these locks during the fork, and the child could never take it. Does nothing if this thread holds the locks,
-/// because the handlers are registered twice.
+/// because the handlers may be registered twice.
 extern "C" fn before_fork() {
     let _ = FORKING.try_with(|held| {
         held.borrow_mut().get_or_insert_with(|| (registry(), locked_ranges()));

@@ -11,13 +11,13 @@
 //! Both ways validate received data. The other end must be a process of the same user, or of the users
 //! that [`Trust`] selects. The library rejects a message that is malformed, truncated or too long, or that does not
 //! have exactly one descriptor, and closes the message's descriptors. The library shuts a channel down after it has
-//! received more than one descriptor, or only a part of a message. The size in the description must equal the size of
-//! the memory.
+//! received more than one descriptor, or only a part of a message, and if it cannot close a rejected descriptor within
+//! one second. The size in the description must equal the size of the memory.
 //!
 //! The library waits only for a limited time until the other process sends or receives, or until a rejected descriptor
-//! is closed. Exception: if this process has fewer free descriptors than a message contains, the kernel closes the rest
-//! while it receives the message. System calls that query a received descriptor have no time limit: the server of a FUSE file system can
-//! delay `fstat` and `fstatfs`.
+//! is closed. There are two exceptions. If this process has fewer free descriptors than a message contains, the kernel
+//! closes the rest while it receives the message. System calls that query a received descriptor have no time limit: the
+//! server of a FUSE file system can delay `fstat` and `fstatfs`.
 //!
 //! A channel works between any two PID namespaces. A ticket is valid within one namespace. In another namespace,
 //! fetching the memory fails with
@@ -155,7 +155,8 @@ impl Channel {
     ///
     /// # Errors
     /// Those of [`receive_descriptor`](Self::receive_descriptor) and [`Allocation::import`];
-    /// [`ErrorKind::SizeMismatch`]. A forked child leaves the message to its parent: [`ErrorKind::Forked`].
+    /// [`ErrorKind::SizeMismatch`]. If the received descriptor is not memory, and cannot be closed within one second, this
+    /// method shuts the connection down. A forked child leaves the message to its parent: [`ErrorKind::Forked`].
     pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), Error> {
         Operation::Receive.run(|| vmm.runtime().check_not_forked())?;
         let (descriptor, description) = self.receive_descriptor()?;
@@ -217,7 +218,7 @@ impl Channel {
     /// [`ErrorKind::System`]. Every descriptor that was received is closed.
     ///
     /// This method shuts the connection down after part of a message, after a message with more than one descriptor, and
-    /// if the received descriptor takes longer than a second to close. Further calls return
+    /// if a rejected descriptor cannot be closed within one second. Further calls return
     /// [`ErrorKind::Disconnected`]; dropping the channel closes the descriptors that were not received. The channel stays
     /// usable after other errors.
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {

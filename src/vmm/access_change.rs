@@ -262,6 +262,7 @@ impl Shared {
             unsafe { self.change_view(&without_access, &mapping.access) }
         };
         if !self.with_free_descriptor(is_rollback, change_view)? {
+            // A rollback is worth the risk that another thread has taken the room.
             if !is_rollback {
                 Self::check_room_for_view()?;
             }

@@ -447,8 +447,7 @@ impl Drop for Shared {
         });
         // These mappings and their memory stay until the process ends, because agents may still use them.
         let mut kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();
-        // The probes keep the runtime started for the same reason (`Prober::run`): a later release could unmap reserved
-        // addresses when it stops, and with them a foreign mapping.
+        // As for the probes (`Prober::run`): when it stops, a later release could unmap a foreign mapping in the hole.
         let has_hole = lock(&self.quarantine_list).iter().any(|entry| entry.leaves_hole());
         if has_hole || !kept.is_empty() {
             self.runtime.stay_started();
@@ -463,11 +462,12 @@ impl Drop for Shared {
                 // SAFETY: the ledger has listed the mapping, and no other thread can use the ledger any more.
                 let result = unsafe { self.unmap_at_drop(mapping) };
                 if let Err(failure) = &result {
-                    let is_rejected = matches!(
+                    let may_be_gone = matches!(
                         failure,
                         ErrorKind::Runtime { status: Status::INVALID_ALLOCATION, .. }
+                            | ErrorKind::HoleNotFilled { .. }
                     );
-                    if !is_rejected || self.is_mapped_in_runtime(mapping).unwrap_or(true) {
+                    if !may_be_gone || self.is_mapped_in_runtime(mapping).unwrap_or(true) {
                         kept.push(*mapping);
                     }
                     self.runtime.stay_started();

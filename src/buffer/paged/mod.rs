@@ -372,8 +372,8 @@ impl PagedBuffer {
     /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
     /// still use them. To revoke access to retiring pages, drain the queue first.
     ///
-    /// Pages that are [quarantined](PageState::Quarantined) keep their access until the process ends. The call returns
-    /// `Ok` even if there are such pages; [`PagedStatistics::quarantined`] counts them.
+    /// Pages that are [quarantined](PageState::Quarantined) keep their access, at least until the last `Vmm` is dropped.
+    /// The call returns `Ok` even if there are such pages; [`PagedStatistics::quarantined`] counts them.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
