@@ -5,7 +5,8 @@ mod process;
 
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::ErrorKind;
-use hsa_vmm::simulation::{Config, Generation};
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::transport::Channel;
 use hsa_vmm::vmm::{Probing, RetireQueue, VmmOptions};
 use hsa_vmm::{Access, Error, Vmm};
@@ -251,6 +252,36 @@ fn threads_do_not_end_the_process_near_the_limit() {
         });
         assert_eq!(end, End::Success, "{free} free mappings");
     }
+}
+
+/// AMD's runtime 7.2 returns `HSA_STATUS_ERROR` if it cannot map memory of this process.
+#[test]
+fn messages_name_the_mapping_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let end = process::in_child(|| {
+        let machine = Machine::new(Config::mi300x(1));
+        let granule = machine.granule();
+        let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
+        let map = || machine.vmm.map(base, granule, 0, handle);
+        let fault = || FaultPlan::none().fail("hsa_amd_vmem_map", 1, HSA_STATUS_ERROR);
+        machine.simulation.set_faults(fault());
+        let failed = map().unwrap_err();
+        machine.simulation.set_faults(fault());
+        let exhausted = ExhaustedMappings::new();
+        let errors = [
+            map().unwrap_err(),
+            machine.vmm.address_reserve(granule, 0, None).unwrap_err(),
+            RetireQueue::builder(1).open(&machine.vmm).map(drop).unwrap_err(),
+        ];
+        drop(exhausted);
+        for error in errors {
+            assert!(error.to_string().contains("`sysctl vm.max_map_count`"), "{error}");
+        }
+        assert!(!failed.to_string().contains("max_map_count"), "{failed}");
+    });
+    assert_eq!(end, End::Success);
 }
 
 /// At the kernel's limit of mappings, calls fail or succeed, but lose no page.

@@ -2,8 +2,8 @@
 
 use super::feature::Feature;
 use super::message::{
-    ALLOCATING, CREATE, OR_SIMULATION, advice, advise_mapping, advise_start, describe_shortage,
-    explain_status, list_libraries, opens_descriptor,
+    OR_SIMULATION, advice, advise_mapping, advise_start, describe_shortage, explain_status,
+    is_shortage, list_libraries, opens_descriptor,
 };
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
@@ -420,13 +420,7 @@ impl ErrorKind {
             {
                 Self::OutOfDescriptors
             }
-            Status::OUT_OF_RESOURCES => Self::OutOfMemory { call, status: Some(status), size },
-            // The size exceeds the whole pool.
-            Status::INVALID_ALLOCATION if ALLOCATING.contains(&call) => {
-                Self::OutOfMemory { call, status: Some(status), size }
-            }
-            // ROCm 6.1 returns success and the handle 0 if no memory is left.
-            Status::NO_RESULT if call == CREATE => {
+            _ if is_shortage(call, status) => {
                 Self::OutOfMemory { call, status: Some(status), size }
             }
             _ => Self::Runtime { call, status },

@@ -1,7 +1,7 @@
 //! Parts of messages: what a call ran out of, why the runtime did not start, and what to do.
 
 use super::{Errno, SIMULATION};
-use crate::native::{DriverState, Status};
+use crate::native::{DriverState, Status, check_room_for_thread};
 use hsa_sys::LoadedLibrary;
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 pub(super) const OR_SIMULATION: &str =
     if cfg!(feature = "simulation") { " (`sim` for the simulation)" } else { "" };
 
-pub(super) const CREATE: &str = "hsa_amd_vmem_handle_create";
+const CREATE: &str = "hsa_amd_vmem_handle_create";
 
 /// The functions that allocate memory of a pool.
 pub(super) const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", CREATE];
@@ -30,6 +30,20 @@ const OPENING: [&str; 7] = [
 /// Returns whether a function opens a file descriptor, so that it can fail because no descriptor is free.
 pub(super) fn opens_descriptor(call: &str) -> bool {
     OPENING.iter().any(|beginning| call.starts_with(beginning))
+}
+
+/// Returns whether a status means that no memory, no addresses or no mappings are left.
+pub(super) fn is_shortage(call: &str, status: Status) -> bool {
+    match status {
+        Status::OUT_OF_RESOURCES => true,
+        // The size exceeds the whole pool.
+        Status::INVALID_ALLOCATION => ALLOCATING.contains(&call),
+        // ROCm 6.1 returns success and the handle 0 if no memory is left.
+        Status::NO_RESULT => call == CREATE,
+        // ROCm 7.2 maps memory of this process. It reports every failure as ERROR.
+        Status::ERROR => call == "hsa_amd_vmem_map" && check_room_for_thread().is_err(),
+        _ => false,
+    }
 }
 
 /// Describes what a call could not provide. Without a status, a call of the driver has failed, or no suitable range of
@@ -63,21 +77,23 @@ pub(super) fn is_reserve(call: &str) -> bool {
 /// Returns what the caller can do when this call runs out of memory.
 pub(super) fn advice(call: &str) -> &'static str {
     match call {
-        call if is_reserve(call) => "free addresses, reserve fewer, or choose a smaller alignment",
+        call if is_reserve(call) => {
+            "free addresses, reserve fewer, choose a smaller alignment, or raise the kernel's limit of mappings \
+             (`sysctl vm.max_map_count`)"
+        }
         call if ALLOCATING.contains(&call) => {
             "release memory, or use another agent's (Runtime::available_memory)"
         }
-        "hsa_amd_vmem_map" | "hsa_amd_vmem_set_access" => {
+        _ => {
             "release memory, or raise the kernel's limit of mappings (`sysctl vm.max_map_count`), then try again"
         }
-        _ => "release memory, then try again",
     }
 }
 
 /// Says what to do if a system call failed because the process may have reached the kernel's limit of mappings.
 pub(super) fn advise_mapping(call: &str, errno: Errno) -> &'static str {
     match (call, errno) {
-        ("mmap" | "mprotect" | "munmap", Errno::NOMEM) => {
+        ("mmap" | "mprotect" | "munmap" | "pthread_create", Errno::NOMEM) => {
             "; the process may have reached the kernel's limit of mappings: raise it \
              (`sysctl vm.max_map_count`) or unmap memory"
         }

@@ -142,7 +142,11 @@ fn messages_say_what_to_do() {
         (empty, "is empty; name at least one agent"),
         (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
         (misaligned, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
-        (too_many, "; free addresses, reserve fewer, or choose a smaller alignment"),
+        (
+            too_many,
+            "; free addresses, reserve fewer, choose a smaller alignment, or raise the kernel's limit of mappings \
+          (`sysctl vm.max_map_count`)",
+        ),
     ] {
         assert!(error.to_string().ends_with(advice), "{error}");
     }
@@ -176,7 +180,8 @@ fn export_error_shows_no_size() {
     machine.simulation.set_faults(FaultPlan::none().always(call, OUT_OF_RESOURCES));
     let text = format!(
         "cannot export a shareable handle: out of memory: {call} returned \
-         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008); release memory, then try again"
+         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008); release memory, or raise the kernel's limit of mappings \
+         (`sysctl vm.max_map_count`), then try again"
     );
     assert_eq!(memory.export().unwrap_err().to_string(), text);
 }
