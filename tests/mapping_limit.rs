@@ -254,6 +254,38 @@ fn threads_do_not_end_the_process_near_the_limit() {
     }
 }
 
+/// The simulation copies in a thread of its own.
+#[test]
+fn copies_do_not_end_the_process_near_the_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for free in 0..24 {
+        let end = process::in_child(|| {
+            let machine = Machine::new(Config::mi300x(1));
+            let (base, _) = machine.map_new_memory(0, machine.granule());
+            machine.grant(base, machine.granule(), machine.gpu(0), Access::ReadWrite);
+            machine.vmm.copy_from_host(machine.gpu(0), base, b"text").unwrap();
+            let mut exhausted = ExhaustedMappings::new();
+            exhausted.release(free);
+            let mut text = [0; 4];
+            let copied = machine.vmm.copy_to_host(machine.gpu(0), &mut text, base);
+            drop(exhausted);
+            match copied {
+                Ok(()) => assert_eq!(&text, b"text"),
+                Err(error) => {
+                    let is_shortage = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
+                    assert!(
+                        is_shortage && error.to_string().contains("vm.max_map_count"),
+                        "{error}"
+                    );
+                }
+            }
+        });
+        assert_eq!(end, End::Success, "{free} free mappings");
+    }
+}
+
 /// AMD's runtime 7.2 returns `HSA_STATUS_ERROR` if it cannot map memory of this process.
 #[test]
 fn messages_name_the_mapping_limit() {

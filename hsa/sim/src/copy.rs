@@ -11,6 +11,7 @@ use crate::physical::Memory;
 use crate::pool_memory::AllocationKind;
 use crate::signal::Signal;
 use crate::status::{HsaResult, file_error_status};
+use crate::thread;
 use core::ffi::c_void;
 use hsa_faults::FaultKind;
 use hsa_sys::*;
@@ -432,6 +433,5 @@ pub(crate) unsafe fn copy_async(
         completion.update(|value| if copied { value.wrapping_sub(1) } else { -1 });
     };
     // Copy in a separate thread, because the copy may depend on a copy that is submitted later.
-    let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);
-    thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
+    thread::spawn("hsa-sim copy", work)
 }

@@ -63,6 +63,7 @@ mod simulation;
 mod slots;
 mod status;
 mod system;
+mod thread;
 mod usage;
 
 pub use config::{Config, Cpu, Gpu, GpuKind, GpuPermissions, PageTableUpdates};

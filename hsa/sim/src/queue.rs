@@ -132,9 +132,9 @@ pub(crate) fn create(instance: &Arc<Instance>, request: Request) -> HsaResult<*m
     let pointer = Arc::as_ptr(&queue).cast_mut().cast::<hsa_queue_t>();
     let (thread_instance, thread_queue) = (Arc::clone(instance), Arc::clone(&queue));
     let run = move || thread_queue.run(&thread_instance);
-    if std::thread::Builder::new().name("hsa-sim queue".into()).spawn(run).is_err() {
+    if let Err(status) = crate::thread::spawn("hsa-sim queue", run) {
         instance.signals.remove(queue.public.doorbell_signal);
-        return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+        return Err(status);
     }
     instance.queues.table().insert(pointer.addr(), queue);
     Ok(pointer)

@@ -193,7 +193,6 @@ super::exports! {
         let argument = argument.expose_provenance();
         // SAFETY: the caller must expect the call on any thread, as with AMD's runtime.
         let run = move || unsafe { function(core::ptr::with_exposed_provenance_mut(argument)) };
-        let thread = std::thread::Builder::new().name("hsa-sim function".into()).spawn(run);
-        thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
+        crate::thread::spawn("hsa-sim function", run)
     };
 }

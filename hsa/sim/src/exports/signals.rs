@@ -253,8 +253,7 @@ super::exports! {
                 return;
             }
         };
-        let thread = std::thread::Builder::new().name("hsa-sim handler".into()).spawn(run);
-        thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
+        crate::thread::spawn("hsa-sim handler", run)
     };
 }
 

@@ -144,7 +144,7 @@ pub(crate) fn perform(fault: FaultKind, instance: &Arc<Instance>, body: Body) ->
                 call.perform(&instance);
             };
             // If no thread can be started, the call is lost.
-            let _ = std::thread::Builder::new().name("hsa-sim late".into()).spawn(delayed);
+            let _ = crate::thread::spawn("hsa-sim late", delayed);
             Ok(())
         }
         _ => with_fault(Some(fault), || body(instance)),
