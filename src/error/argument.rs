@@ -280,7 +280,7 @@ pub enum Problem {
     /// A type of shareable handle that was not requested when the memory was created.
     #[error("was not requested when the memory was created (AllocationProperties::shareable_as)")]
     NotRequested,
-    /// A descriptor that is not a dma-buf, or a dma-buf of another driver.
+    /// A descriptor that is not a dma-buf.
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
     NotImportable,
     /// A fabric handle that does not contain the size of its memory, because HIP exported it.

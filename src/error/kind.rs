@@ -78,7 +78,7 @@ pub enum ErrorKind {
     #[error(
         "{call} returned {status}{}; HSA_VMM_LOG=trace (in Rust, target hsa_vmm::native of `tracing`) shows the calls \
          before it",
-        explain_status(*.status)
+        explain_status(call, *.status)
     )]
     Runtime {
         /// The runtime's function.

@@ -11,6 +11,8 @@ pub(super) const OR_SIMULATION: &str =
 
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 
+const IMPORT: &str = "hsa_amd_vmem_import_shareable_handle";
+
 /// The functions that allocate memory of a pool.
 pub(super) const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", CREATE];
 
@@ -60,11 +62,14 @@ pub(super) fn describe_shortage(call: &str, status: Option<Status>, size: usize)
     }
 }
 
-/// Explains a status that contradicts itself.
-pub(super) fn explain_status(status: Status) -> &'static str {
+/// Explains a status that contradicts itself or has several causes.
+pub(super) fn explain_status(call: &str, status: Status) -> &'static str {
     match status {
         Status::NO_RESULT => {
             ", which is a defect of the runtime or of a tool library that it loads (HSA_TOOLS_LIB)"
+        }
+        Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION if call == IMPORT => {
+            ": the file descriptor is not memory of an AMD GPU, or the driver has failed"
         }
         _ => "",
     }

@@ -148,7 +148,7 @@ impl Shared {
                 }
             }
         })?;
-        self.import_memory(buffer.as_fd(), size, || {
+        self.import_memory(buffer.as_fd(), size, |_| {
             missing("a runtime that imports the driver's memory")
         })
     }

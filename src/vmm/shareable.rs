@@ -5,7 +5,7 @@ use super::properties::{AllocationProperties, Location};
 use super::{Handle, HandleType, Shared, Vmm};
 use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
-use crate::native::{FailedCall, NativeHandle, Status, out_of_descriptors};
+use crate::native::{FailedCall, Failure, NativeHandle, Status, out_of_descriptors};
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -50,8 +50,9 @@ impl Vmm {
     /// and [`set_access`](Vmm::set_access) for a GPU rejects it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
-    /// [`ErrorKind::NotSupported`] for other types (fabric handles:
+    /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf; [`ErrorKind::Runtime`] if the runtime
+    /// rejects a dma-buf, because the dma-buf belongs to another driver, or because AMD's driver has failed (the
+    /// runtime returns the same status); [`ErrorKind::NotSupported`] for other types (fabric handles:
     /// [`import_from_fabric_handle`](Vmm::import_from_fabric_handle)); [`ErrorKind::OutOfDescriptors`].
     pub fn import_from_shareable_handle(
         &self,
@@ -159,7 +160,7 @@ impl Shared {
             return Err(not_importable());
         }
         Argument::Size.check_multiple(size, self.granule)?;
-        let (native, copy) = self.import_memory(descriptor, size, not_importable)?;
+        let (native, copy) = self.import_memory(descriptor, size, ErrorKind::from)?;
         // SAFETY: the handle was just imported, and nothing else uses it.
         let owner = unsafe { self.owner_of_import(native) };
         let pool = owner.and_then(Agent::vmem_pool);
@@ -178,12 +179,12 @@ impl Shared {
     }
 
     /// Imports a dma-buf of `size` bytes. Returns the runtime's handle, and a copy of the descriptor if the runtime
-    /// needs it later.
+    /// needs it later. `rejected` returns the error if the runtime rejects the dma-buf.
     pub(super) fn import_memory(
         &self,
         descriptor: BorrowedFd<'_>,
         size: usize,
-        not_importable: impl FnOnce() -> ErrorKind,
+        rejected: impl FnOnce(Failure) -> ErrorKind,
     ) -> Result<(NativeHandle, Option<OwnedFd>), ErrorKind> {
         // If the runtime uses the descriptor after the import, the library imports a copy that no other code can
         // close.
@@ -195,12 +196,13 @@ impl Shared {
         let source = copy.as_ref().map_or(descriptor, |copy| copy.as_fd());
         let imported = self.call_exclusive(|native| native.import(source));
         let native = imported.map_err(|failure| match failure.status {
-            // The runtime returns these two statuses for invalid descriptors, and also if no descriptor is free.
+            // The runtime returns these two statuses if the dma-buf is of another driver, if its own driver has
+            // failed, and if no descriptor is free.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
                 if out_of_descriptors() {
                     ErrorKind::OutOfDescriptors
                 } else {
-                    not_importable()
+                    rejected(failure)
                 }
             }
             _ => ErrorKind::of_call(failure, size),

@@ -1,5 +1,6 @@
 //! Memory shared between two processes that both run AMD's runtime.
 
+use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::handover::{receive, send};
 use crate::process::{Child, End, descriptors};
@@ -247,4 +248,20 @@ fn sharing_many_times_leaks_nothing() {
         }
     };
     run_pair("share::sharing_many_times_leaks_nothing", exporter, importer, [End::Success; 2]);
+}
+
+/// AMD's runtime returns the same status for a dma-buf of another driver.
+#[test]
+fn import_error_names_the_call() {
+    on_each("share::import_error_names_the_call", |fixture| {
+        fail_driver_calls("GET_DMABUF_INFO=EBUSY");
+        let library = Library::load(fixture.runtime());
+        let memory = library.create(0, SIZE);
+        let descriptor = library.vmm.export_to_shareable_handle(memory, DESCRIPTOR).unwrap();
+        let import = library.vmm.import_from_shareable_handle(descriptor, DESCRIPTOR);
+        let error = import.unwrap_err();
+        let (call, _) = error.call().unwrap();
+        assert_eq!(call, "hsa_amd_vmem_import_shareable_handle");
+        assert!(error.to_string().contains("or the driver has failed"), "{error}");
+    });
 }

@@ -258,7 +258,8 @@ fn create_plain_file(context: &Context) -> TestResult<OwnedFd> {
 fn rejects_plain_file(context: &Context) -> TestResult {
     let file = create_plain_file(context)?;
     let import = || context.vmm().import_from_shareable_handle(&file, FD);
-    context.expect_invalid_argument(Argument::Descriptor, import)
+    // The runtime returns the same status if the driver has failed, so the library does not return `InvalidArgument`.
+    context.expect_error(HipError::InvalidValue, import).map(|_| ())
 }
 
 fn never_grants_plain_file(context: &Context) -> TestResult {

@@ -3,7 +3,6 @@
 use clap::ValueEnum;
 use hsa_vmm::Error;
 use hsa_vmm::ErrorKind;
-use hsa_vmm::error::Problem;
 use serde::{Deserialize, Serialize};
 
 /// A scenario.
@@ -40,7 +39,7 @@ impl Scenario {
                 error.kind(),
                 ErrorKind::OutOfDescriptors
                     | ErrorKind::OutOfMemory { .. }
-                    | ErrorKind::InvalidArgument { problem: Problem::NotImportable, .. }
+                    | ErrorKind::Runtime { call: "hsa_amd_vmem_import_shareable_handle", .. }
             ),
         }
     }
