@@ -73,7 +73,8 @@ pub(super) fn create_handle(ipc: &Ipc, address: Address) -> Result<IpcHandle, Er
         return Err(invalid(Problem::Null));
     }
     let Some(record) = runtime.attachment::<Registry>().containing(address.get()) else {
-        let is_virtual = runtime.native().is_virtual(address.get()).map_err(of_failure)?;
+        let gpus = runtime.gpus().map(|gpu| gpu.native);
+        let is_virtual = runtime.native().is_virtual(address.get(), gpus).map_err(of_failure)?;
         let problem = if is_virtual { Problem::VirtualMemory } else { Problem::NotAllocated };
         return Err(invalid(problem));
     };

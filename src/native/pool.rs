@@ -204,13 +204,21 @@ impl Native {
         }
     }
 
-    /// Returns whether an address is in a reservation or mapping of virtual memory.
-    pub fn is_virtual(&self, address: usize) -> Result<bool, Failure> {
+    /// Returns whether an address is in a reservation or mapping of virtual memory. `gpus` are all GPUs of the runtime.
+    pub fn is_virtual(
+        &self,
+        address: usize,
+        mut gpus: impl Iterator<Item = NativeAgent>,
+    ) -> Result<bool, Failure> {
         let info = self.pointer_info(address)?;
         Ok(match info.type_ {
             sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => true,
-            // Before ROCm 6.2, the runtime reports a reservation as `UNKNOWN`, but with a size.
-            type_ => type_ == sys::HSA_EXT_POINTER_TYPE_UNKNOWN && info.sizeInBytes > 0,
+            // Before ROCm 6.2, the runtime reports a reservation as `UNKNOWN`, but with a size and a CPU as the owner.
+            // All releases report the rest of a block of a GPU's pool in the same way, but with the GPU as the owner.
+            sys::HSA_EXT_POINTER_TYPE_UNKNOWN => {
+                info.sizeInBytes > 0 && gpus.all(|gpu| gpu.raw().handle != info.agentOwner.handle)
+            }
+            _ => false,
         })
     }
 

@@ -1,13 +1,14 @@
 //! Memory shared between two processes that both run AMD's runtime.
 
 use crate::amd_runtime::{fail_driver_calls, on_each};
-use crate::machine::{Library, access};
+use crate::machine::{Library, access, at};
 use crate::process::handover::{receive, send};
 use crate::process::{Child, End, descriptors};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::run_on_releases;
+use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::Location;
-use hsa_vmm::{Access, Address, Handle, HandleType};
+use hsa_vmm::{Access, Address, Handle, HandleType, Ipc, PoolMemory};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -263,5 +264,24 @@ fn import_error_names_the_call() {
         let (call, _) = error.call().unwrap();
         assert_eq!(call, "hsa_amd_vmem_import_shareable_handle");
         assert!(error.to_string().contains("or the driver has failed"), "{error}");
+    });
+}
+
+/// AMD's runtime reports the rest of a block of a pool as `UNKNOWN`, and some releases also virtual memory.
+#[test]
+fn ipc_after_pool_memory_is_not_virtual() {
+    on_each("share::ipc_after_pool_memory_is_not_virtual", |fixture| {
+        let library = Library::load(fixture.runtime());
+        let ipc = Ipc::open(&library.runtime).unwrap();
+        let memory = PoolMemory::allocate(&library.runtime, library.gpu(0), 1000).unwrap();
+        for offset in [1000, 4095, 4096, 8192] {
+            let error = ipc.get_mem_handle(at(memory.address(), offset)).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::NotAllocated), "{offset}: {error}");
+        }
+        let (base, _) = library.map_new_memory(0, SIZE);
+        for address in [base, library.reserve(SIZE)] {
+            let error = ipc.get_mem_handle(address).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
+        }
     });
 }
