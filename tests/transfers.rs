@@ -6,7 +6,9 @@ mod machine;
 
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Operation, Problem};
-use hsa_vmm::simulation::Config;
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Allocation, Area, Mapping, PoolMemory, Reservation};
 use machine::{Machine, at, generations};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -88,6 +90,24 @@ fn lost_preparations_of_a_copy_are_errors() {
 
 /// Every byte that a thread reads is a byte that some thread has written. The thread sanitizer also reports a race if
 /// the library's accesses are not atomic.
+/// Memory of this process that stays locked is never freed.
+#[test]
+fn failed_unlock_is_repeated() {
+    for options in [VmmOptions::new(), VmmOptions::new().with_page_tables(true)] {
+        let machine = Machine::with_options(Config::mi300x(1), options);
+        let granule = machine.granule();
+        let (base, _) = machine.map_new_memory(0, granule);
+        let before = machine.simulation.usage();
+        let fault = || FaultPlan::none().fail("hsa_amd_memory_unlock", 1, HSA_STATUS_ERROR);
+        machine.simulation.set_faults(fault());
+        machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
+        machine.simulation.set_faults(fault());
+        machine.vmm.copy_from_host(machine.gpu(0), base, b"text").unwrap();
+        assert_eq!(machine.simulation.failed_calls().len(), 1);
+        assert_eq!(machine.simulation.usage().allocations, before.allocations);
+    }
+}
+
 #[test]
 fn racing_writes_are_not_data_races() {
     const SIZE: usize = 10_007;

@@ -103,6 +103,15 @@ impl Native {
         }
     }
 
+    /// Ends the access of agents to memory that was locked. If the call fails, makes it a second time.
+    ///
+    /// # Safety
+    /// As for [`unlock`](Self::unlock).
+    pub unsafe fn unlock_or_retry(&self, start: usize) -> Result<(), Failure> {
+        // SAFETY: the caller guarantees that the memory is locked, and that no agent accesses it.
+        unsafe { self.unlock(start).or_else(|_| self.unlock(start)) }
+    }
+
     /// Exports the allocation that contains a range as a dma-buf. Returns a descriptor, and the offset of the
     /// range in the dma-buf. Close-on-exec is set only if the runtime sets it.
     pub fn export_dmabuf(&self, address: usize, size: usize) -> Result<(OwnedFd, u64), Failure> {

@@ -280,7 +280,7 @@ impl<'a> Pinned<'a> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         // SAFETY: `new` locked the bytes, and no copy from or to them is in progress.
-        let unlocked = unsafe { self.native.unlock(self.bytes.as_mut_ptr() as usize) };
+        let unlocked = unsafe { self.native.unlock_or_retry(self.bytes.as_mut_ptr() as usize) };
         if let Err(failure) = unlocked {
             crate::log::event!(WARN, ?failure, "memory of this process stays pinned");
             // Leaks the bytes, because an agent can still access them.

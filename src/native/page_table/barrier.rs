@@ -182,7 +182,7 @@ impl PinnedPage {
         // SAFETY: the page stays allocated until it is unlocked, and nothing else locks it.
         unsafe { native.lock(start, PAGE_SIZE, &self.gpus) }?;
         // SAFETY: the page was just locked, and no GPU has been given its address.
-        if let Err(Failure { call, status }) = unsafe { native.unlock(start) } {
+        if let Err(Failure { call, status }) = unsafe { native.unlock_or_retry(start) } {
             crate::log::event!(WARN, call, %status, "a page of this process stays locked");
             std::mem::forget(std::mem::replace(&mut *page, new_page()));
         }
