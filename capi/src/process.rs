@@ -291,7 +291,9 @@ fn page_tables_from_environment() -> Result<bool, Failure> {
 /// this error if HIP has found no device, for whatever reason (`HIP_INIT_API` in ROCm/clr).
 fn open_failure(error: Error) -> Failure {
     let code = match error.kind() {
-        ErrorKind::Load(_) | ErrorKind::Start { .. } => errors::NO_DEVICE,
+        ErrorKind::Load(_) | ErrorKind::OutOfDescriptors | ErrorKind::Start { .. } => {
+            errors::NO_DEVICE
+        }
         _ => errors::NOT_INITIALIZED,
     };
     Failure::new(code, with_c_names(&error))

@@ -6,7 +6,7 @@ mod implementation;
 use crate::agent::{Agent, AgentId, AgentKind, ComputeProperties};
 use crate::error::{Error, ErrorKind, Operation, SIMULATION};
 pub use crate::native::DriverState;
-use crate::native::{Failure, ForkCount, Native, SpareDescriptors};
+use crate::native::{Failure, ForkCount, Native, SpareDescriptors, out_of_descriptors};
 use crate::sync::{Mutex, lock};
 use core::any::{Any, TypeId};
 use core::ffi::{CStr, c_void};
@@ -145,8 +145,8 @@ impl Runtime {
     ///
     /// # Errors
     /// [`ErrorKind::Load`] lists the files that were tried, and the HSA libraries that the process has
-    /// loaded; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] contain the runtime's status.
-    /// [`ErrorKind::Forked`] in a forked child if the parent had a loaded `Runtime`. If only other code of the parent
+    /// loaded; [`ErrorKind::OutOfDescriptors`] if the process cannot open a file; [`ErrorKind::Start`] and
+    /// [`ErrorKind::Runtime`] contain the runtime's status. [`ErrorKind::Forked`] in a forked child if the parent had a loaded `Runtime`. If only other code of the parent
     /// had started the runtime, this call or a later call can fail in the child, for example for lack of memory.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
@@ -200,8 +200,13 @@ impl Runtime {
             return Err(Error::new(Operation::Load, ErrorKind::Forked));
         }
         // SAFETY: the caller guarantees that the files are sound to load.
-        let native = unsafe { Native::load(search) }
-            .map_err(|error| Error::new(Operation::Load, ErrorKind::Load(error)))?;
+        let native = unsafe { Native::load(search) }.map_err(|error| {
+            let kind = match out_of_descriptors() {
+                true => ErrorKind::OutOfDescriptors,
+                false => ErrorKind::Load(error),
+            };
+            Error::new(Operation::Load, kind)
+        })?;
         let runtime = Self::start(native)?;
         let libraries = loaded_libraries();
         if libraries.len() > 1 {

@@ -2,6 +2,7 @@
 
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::Library;
+use crate::process::limit::{limit_free_descriptors, raise_limit};
 use crate::process::{End, descriptors, in_child};
 use hsa_vmm::runtime::DriverState;
 use hsa_vmm::vmm::VmmOptions;
@@ -28,6 +29,17 @@ fn start_error_describes_the_driver() {
             });
             assert_eq!(end, End::Success, "{call}");
         }
+    });
+}
+
+#[test]
+fn load_without_descriptors_says_so() {
+    on_each("start::load_without_descriptors_says_so", |fixture| {
+        limit_free_descriptors(0);
+        // SAFETY: the file is a fetched release of AMD's runtime.
+        let result = unsafe { Runtime::load_from(fixture.runtime()) };
+        raise_limit();
+        assert_eq!(*result.unwrap_err().kind(), ErrorKind::OutOfDescriptors);
     });
 }
 
