@@ -1,5 +1,6 @@
 //! Checked access to C's pointers.
 
+use crate::errors;
 use crate::status::Failure;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use hsa_vmm::Address;
@@ -39,25 +40,35 @@ pub unsafe fn read<T: Copy>(argument: &str, pointer: *const T) -> Result<T, Fail
 }
 
 /// Reads a number like [`try_read_bytes`].
-pub fn try_read(pointer: *const c_int) -> io::Result<c_int> {
-    try_read_bytes(pointer.cast()).map(c_int::from_ne_bytes)
+pub fn try_read(pointer: *const c_int) -> Result<Option<c_int>, Failure> {
+    Ok(try_read_bytes(pointer.cast())?.map(c_int::from_ne_bytes))
 }
 
-/// Reads bytes through a pointer that can be invalid. Returns an error if the address is not mapped or not readable, or
-/// if no pipe can be created. The kernel copies the bytes, so that no access of this process faults.
+/// Reads bytes through a pointer that can be invalid. Returns `None` if the address is not mapped or not readable. The
+/// kernel copies the bytes, so that no access of this process faults.
 ///
 /// `process_vm_readv` would need no pipe, but sandboxes forbid it, and it cannot read the memory of a GPU.
-pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> io::Result<[u8; SIZE]> {
+pub fn try_read_bytes<const SIZE: usize>(
+    pointer: *const c_void,
+) -> Result<Option<[u8; SIZE]>, Failure> {
     const { assert!(SIZE <= libc::PIPE_BUF) };
-    let (mut reader, writer) = io::pipe()?;
-    let mut value = [0; SIZE];
+    let failed = |error| {
+        Failure::new(
+            errors::OPERATING_SYSTEM,
+            format!("cannot read {pointer:p} by a pipe: {error}"),
+        )
+    };
+    let (mut reader, writer) = io::pipe().map_err(failed)?;
     // SAFETY: the kernel checks the address, and only reads.
-    match usize::try_from(unsafe { libc::write(writer.as_raw_fd(), pointer, SIZE) }) {
-        Ok(written) if written == SIZE => reader.read_exact(&mut value).map(|()| value),
-        // Only the first bytes are readable.
-        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-        Err(_) => Err(io::Error::last_os_error()),
+    let written = unsafe { libc::write(writer.as_raw_fd(), pointer, SIZE) };
+    if written < 0 {
+        let error = io::Error::last_os_error();
+        let is_bad_address = error.raw_os_error() == Some(libc::EFAULT);
+        return if is_bad_address { Ok(None) } else { Err(failed(error)) };
     }
+    let mut value = [0; SIZE];
+    let is_complete = usize::try_from(written) == Ok(SIZE);
+    is_complete.then(|| reader.read_exact(&mut value).map(|()| value).map_err(failed)).transpose()
 }
 
 /// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so a larger count is a mistake.
@@ -142,12 +153,9 @@ mod tests {
     #[test]
     fn unmapped_address_is_not_read() {
         let number = 42;
-        assert_eq!(try_read(&number).unwrap(), 42);
-        assert_eq!(try_read(0x1_0000 as *const _).unwrap_err().raw_os_error(), Some(libc::EFAULT));
-        assert_eq!(
-            try_read((usize::MAX - 1) as *const _).unwrap_err().raw_os_error(),
-            Some(libc::EFAULT)
-        );
+        assert_eq!(try_read(&number).unwrap(), Some(42));
+        assert_eq!(try_read(0x1_0000 as *const _).unwrap(), None);
+        assert_eq!(try_read((usize::MAX - 1) as *const _).unwrap(), None);
     }
 
     #[test]

@@ -18,7 +18,6 @@ use hsa_vmm::vmm::{AllocationKind, FabricHandle, Granularity, Location};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Vmm,
 };
-use std::io;
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
 pub fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {
@@ -406,14 +405,6 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
     })
 }
 
-fn is_bad_address(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EFAULT)
-}
-
-fn of_failed_read(error: io::Error) -> Failure {
-    Failure::new(errors::OPERATING_SYSTEM, format!("cannot read the handle: {error}"))
-}
-
 /// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a pointer to it
 /// (earlier releases). Programs pass either form with either profile. The first 65,536 addresses are never mapped
 /// (`vm.mmap_min_addr`), so a smaller number is a descriptor. A larger number is a descriptor if it is not the address
@@ -425,13 +416,13 @@ fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     };
     let number = match os_handle as usize {
         number @ ..0x1_0000 => number as RawFd,
-        number => match try_read(os_handle.cast()) {
-            Err(error) if is_bad_address(&error) => open_descriptor(number).ok_or_else(|| {
+        number => match try_read(os_handle.cast())? {
+            Some(number) => number,
+            None => open_descriptor(number).ok_or_else(|| {
                 invalid(
                     "is neither a file descriptor nor a pointer to one: the address is not mapped",
                 )
             })?,
-            read => read.map_err(of_failed_read)?,
         },
     };
     match number {
@@ -460,11 +451,8 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         let kind = handle_type(kind)?;
         if kind == HandleType::FABRIC {
             not_null("os_handle", os_handle)?;
-            let data = try_read_bytes(os_handle).map_err(|error| match is_bad_address(&error) {
-                true => {
-                    Failure::invalid_argument("os_handle", "does not point to 64 readable bytes")
-                }
-                false => of_failed_read(error),
+            let data = try_read_bytes(os_handle)?.ok_or_else(|| {
+                Failure::invalid_argument("os_handle", "does not point to 64 readable bytes")
             })?;
             let imported = vmm.import_from_fabric_handle(&FabricHandle::from_bytes(data))?;
             // SAFETY: the C caller passes null or a writable pointer (lib.rs).
