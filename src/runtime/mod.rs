@@ -146,8 +146,9 @@ impl Runtime {
     /// # Errors
     /// [`ErrorKind::Load`] lists the files that were tried, and the HSA libraries that the process has
     /// loaded; [`ErrorKind::OutOfDescriptors`] if the process cannot open a file; [`ErrorKind::Start`] and
-    /// [`ErrorKind::Runtime`] contain the runtime's status. [`ErrorKind::Forked`] in a forked child if the parent had a loaded `Runtime`. If only other code of the parent
-    /// had started the runtime, this call or a later call can fail in the child, for example for lack of memory.
+    /// [`ErrorKind::Runtime`] contain the runtime's status. [`ErrorKind::Forked`] in a forked child if the parent had a
+    /// loaded `Runtime`. If only other code of the parent had started the runtime, this call or a later call can fail in
+    /// the child, for example for lack of memory.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
