@@ -204,6 +204,10 @@ impl AreaMemory<'_> {
     /// `munmap` can succeed. [`ErrorKind::Quarantined`] if the state of the memory is unknown after repeated failures of
     /// the runtime: the memory is never used or freed again. [`ErrorKind::BeingOpened`] for pool memory that another
     /// process is opening.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error returns the memory; freeing is not frequent"
+    )]
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;
         let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {

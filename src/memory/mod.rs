@@ -219,6 +219,10 @@ impl PoolMemory {
     /// # Errors
     /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`], [`ErrorKind::System`]; the error contains the memory. Keep
     /// the memory to free it later: dropping it waits again, and then leaves the memory allocated.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error returns the memory; freeing is not frequent"
+    )]
     pub fn free(self) -> Result<(), Rejected<Self>> {
         let freed = Operation::Free.run(|| self.release());
         freed.map_err(|error| Rejected { value: self, error })
