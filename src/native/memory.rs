@@ -330,12 +330,27 @@ pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errn
     }
 }
 
+/// Does the same as [`fill_possible_hole`] after a failed `hsa_amd_vmem_map`, which hardly ever leaves a hole. Therefore
+/// also succeeds if it cannot find out what is mapped in the range, because no descriptor is free.
+pub(crate) fn fill_possible_hole_of_map(address: usize, size: usize) -> Result<(), Errno> {
+    match fill_hole(address, size) {
+        Err(_) if known_inaccessible(address, size) != Some(false) => Ok(()),
+        result => result,
+    }
+}
+
 /// Returns whether the whole range is mapped without access. Returns `false` if the kernel's list of mappings cannot
 /// be read.
 pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
+    known_inaccessible(address, size).unwrap_or(false)
+}
+
+/// Returns whether the whole range is mapped without access. Returns `None` if the kernel's list of mappings cannot be
+/// read.
+fn known_inaccessible(address: usize, size: usize) -> Option<bool> {
     let end = address + size;
     let mut covered = address;
-    let answer = find_in_mappings(|mapping, rest| {
+    find_in_mappings(|mapping, rest| {
         if mapping.end <= covered {
             return None;
         }
@@ -344,8 +359,7 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
         }
         covered = mapping.end;
         (covered >= end).then_some(true)
-    });
-    answer.unwrap_or(false)
+    })
 }
 
 /// Returns whether the range contains an accessible private mapping. The runtime's mappings for the CPU are shared.

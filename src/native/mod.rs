@@ -31,8 +31,8 @@ pub(crate) use library_lock::{
 };
 pub(crate) use memory::{
     Blocked, NotReplaced, block_access, check_room, check_room_for_thread,
-    contains_private_mapping, fill_hole, fill_possible_hole, is_inaccessible, map_shared,
-    parse_mapping, protect, replace_mapping, try_map_shared,
+    contains_private_mapping, fill_hole, fill_possible_hole, fill_possible_hole_of_map,
+    is_inaccessible, map_shared, parse_mapping, protect, replace_mapping, try_map_shared,
 };
 pub(crate) use page_table::{
     AddressSpace, Barrier, Buffer, DriverError, FailedCall, KernelGpu, KfdPage, Libdrm,

@@ -7,7 +7,7 @@ use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
 use crate::native::{
     Failure, Native, NativeAccess, NativeAgent, NativeHandle, block_access, check_room, fill_hole,
-    fill_possible_hole, is_inaccessible, parse_mapping,
+    fill_possible_hole_of_map, is_inaccessible, parse_mapping,
 };
 use crate::runtime::{Attachment, Implementation, Runtime};
 use core::cell::Cell;
@@ -248,7 +248,7 @@ impl Prober<'_> {
     fn map(&self, address: usize, handle: NativeHandle) -> Result<(), Failure> {
         // SAFETY: the caller passes reserved and free addresses, and the handle has this size.
         let mapped = unsafe { self.native.map(address, self.size, handle) };
-        if mapped.is_err() && fill_possible_hole(address, self.size).is_err() {
+        if mapped.is_err() && fill_possible_hole_of_map(address, self.size).is_err() {
             // The addresses are not freed.
             self.has_foreign_mapping.set(true);
         }

@@ -11,7 +11,9 @@ use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
 use crate::access::AgentSet;
 use crate::error::{ErrorKind, Feature};
-use crate::native::{NotReplaced, contains_private_mapping, fill_hole, replace_mapping};
+use crate::native::{
+    NotReplaced, contains_private_mapping, fill_hole, fill_possible_hole_of_map, replace_mapping,
+};
 use rustix::io::Errno;
 
 /// Returns the error for an address-space hole that could not be filled. The addresses are not reserved any more, and a
@@ -43,7 +45,9 @@ impl Shared {
         mapped: Result<(), ErrorKind>,
     ) -> Result<(), ErrorKind> {
         if mapped.is_err() {
-            self.fill_hole_with_spare(range)?;
+            let AddressRange { start, size } = range;
+            self.with_free_descriptor(true, || fill_possible_hole_of_map(start, size))
+                .map_err(|errno| hole_not_filled(range, errno))?;
         }
         mapped
     }

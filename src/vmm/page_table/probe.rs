@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::agent::Agent;
 use crate::native::{
     AddressSpace, Barrier, Buffer, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
-    fill_possible_hole,
+    fill_possible_hole_of_map,
 };
 use crate::vmm::Quirks;
 use hsa_sys::MEMORY_TYPE_PINNED;
@@ -86,7 +86,7 @@ impl<'a> PageTableProbe<'a> {
         if let Err(error) = self.native.with_shared_lock(map) {
             // A failed map can leave an address-space hole, but not on ROCm 6.1, whose reserved pages are accessible.
             if self.native.reserves_aligned() {
-                fill_possible_hole(address, 2 * half).map_err(|_| error)?;
+                fill_possible_hole_of_map(address, 2 * half).map_err(|_| error)?;
             }
             return Ok(Err(error.into()));
         }
