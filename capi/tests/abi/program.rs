@@ -124,6 +124,7 @@ fn remove_settings(command: &mut Command) -> &mut Command {
         "HIP_VISIBLE_DEVICES",
         "CUDA_VISIBLE_DEVICES",
         "ROCR_VISIBLE_DEVICES",
+        "HIP_HIDDEN_FREE_MEM",
         "HSA_SIM",
     ] {
         command.env_remove(variable);
