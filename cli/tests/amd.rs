@@ -72,6 +72,18 @@ fn conform_passes_on_every_release() {
 }
 
 #[test]
+fn probes_are_reported_after_a_crash_at_stop() {
+    for fetched in test::fetch_selected_releases("probes_are_reported_after_a_crash_at_stop") {
+        let options = ["--fault", "DESTROY_QUEUE=crash"];
+        let conform = ["conform", "--filter", "map.memory.whole_handle", "--format", "json"];
+        let report = json(&run_emulated(fetched, &options, &conform));
+        let mut cases = report["cases"].as_array().unwrap().iter();
+        assert!(cases.any(|case| case["name"] == "runtime.library.stops"), "{report}");
+        assert!(report["runtime"]["probes"].is_array(), "{report}");
+    }
+}
+
+#[test]
 fn conform_passes_with_controlled_page_tables() {
     let name = "conform_passes_with_controlled_page_tables";
     for fetched in test::fetch_selected_releases(name) {

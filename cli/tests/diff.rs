@@ -181,19 +181,16 @@ fn conform(file: &Path, start: &[&str], options: &[&str]) {
     assert!(stdout(&output).is_empty(), "{output:?}");
 }
 
-/// Runs the cases on a release, and returns the report. ROCm 6.1.2 sometimes crashes when it stops, which is a known
-/// failure. This function then repeats the run, so that no report contains this failure.
+/// Runs the cases on a release, and returns the report, without the known failure of ROCm 6.1.2 when it stops. Whether
+/// the runtime crashes there depends on the contents of freed memory, so that the number of runs without a crash varies.
 fn conform_on(release: Release, file: &Path) -> Value {
-    for _ in 0..5 {
-        let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
-        conform(file, &start, &[]);
-        let report: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-        let mut cases = report["cases"].as_array().unwrap().iter();
-        if cases.all(|case| case["name"] != "runtime.library.stops") {
-            return report;
-        }
-    }
-    panic!("{} crashed at the end of five runs", release.version());
+    let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
+    conform(file, &start, &[]);
+    let mut report: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    let cases = report["cases"].as_array_mut().unwrap();
+    cases.retain(|case| case["name"] != "runtime.library.stops" || case["status"] != "known");
+    fs::write(file, report.to_string()).unwrap();
+    report
 }
 
 #[test]

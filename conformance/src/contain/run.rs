@@ -206,19 +206,17 @@ pub fn run(
     let worker = worker.filter(|_| untried_reason != INTERRUPTED);
     if let Some(worker) = worker {
         let began = Instant::now();
-        let (stopped, printed) = stop_runtime(worker, time_limit);
+        let Stopped { probes, result, printed } = stop_runtime(worker, time_limit);
         if !printed.is_empty() {
-            let reported = stopped.is_err();
+            let reported = result.is_err();
             on_event(Event::Output { case: None, reported, text: &printed });
         }
-        match stopped {
-            Ok(probes) => runtime.runtime.add_probes(probes),
-            Err(lost) => {
-                let output = last_lines(printed.lines());
-                let mut result = CaseResult { output, ..lost_result(lost, began) };
-                name_gpu_fault(&mut result);
-                results.add_unplanned(&RUNTIME_STOPS, result, &runtime);
-            }
+        runtime.runtime.add_probes(probes);
+        if let Err(lost) = result {
+            let output = last_lines(printed.lines());
+            let mut result = CaseResult { output, ..lost_result(lost, began) };
+            name_gpu_fault(&mut result);
+            results.add_unplanned(&RUNTIME_STOPS, result, &runtime);
         }
     }
     Ok(results.report(&plan, runtime, untried_reason))
@@ -332,19 +330,25 @@ fn restart_worker(
     }
 }
 
-/// Stops the runtime. Returns the quirks that were probed for, and the text that the worker printed since its last
-/// case.
-fn stop_runtime(
-    mut worker: Worker,
-    limit: Duration,
-) -> (Result<Vec<ProbeDescription>, Lost>, String) {
-    let stopped = request_reply(&mut worker, &Request::Stop, limit).and_then(|reply| {
-        let probes = match reply {
-            Reply::Probed(probes) => receive_reply(&mut worker, limit).map(|_| probes)?,
-            _ => Vec::new(),
-        };
+/// How the runtime of the last worker stopped.
+struct Stopped {
+    /// The quirks that the worker probed for. It sends them before it stops the runtime.
+    probes: Vec<ProbeDescription>,
+    result: Result<(), Lost>,
+    /// What the worker printed since its last case.
+    printed: String,
+}
+
+/// Stops the runtime.
+fn stop_runtime(mut worker: Worker, limit: Duration) -> Stopped {
+    let mut probes = Vec::new();
+    let result = request_reply(&mut worker, &Request::Stop, limit).and_then(|reply| {
+        if let Reply::Probed(received) = reply {
+            probes = received;
+            receive_reply(&mut worker, limit)?;
+        }
         match worker.receive::<Reply>(limit) {
-            Received::Exited(End::Exited(0)) => Ok(probes),
+            Received::Exited(End::Exited(0)) => Ok(()),
             other => Err(match reply_or_lost(&worker, other, limit) {
                 Ok(extra) => {
                     Lost { how: Ended::InvalidMessage(format!("{extra:?}")), last_call: None }
@@ -354,7 +358,7 @@ fn stop_runtime(
         }
     });
     let printed = worker.new_output();
-    (stopped, printed)
+    Stopped { probes, result, printed }
 }
 
 /// Joins the last lines, at most [`OUTPUT_LINES`]. If lines are omitted, adds a first line with their number.
