@@ -255,7 +255,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole, because mapping the
             // target again would replace the foreign mapping.
             // SAFETY: the target is locked, and was just unmapped.
-            unsafe { shared.keep_reserved(&now) }?;
+            unsafe { shared.keep_reserved(&now, false) }?;
         } else if shared.can_restore_grants(&now.access)
             // SAFETY: the target is locked, and mapped.
             && unsafe { shared.restore_access(&now, now.access, now.access.runtime_granted) }
@@ -358,19 +358,19 @@ impl<'a, 'c> Journal<'a, 'c> {
         Ok(())
     }
 
-    /// Unmaps adjacent targets without recording a step. The inner result is the error if the addresses could not be
-    /// kept reserved.
+    /// Unmaps adjacent targets without recording a step. The inner error means that addresses could not be kept.
     fn raw_unmap(&mut self, group: Indexes<usize>) -> Result<Option<ErrorKind>, ErrorKind> {
-        let group = &mut self.targets[group];
+        let (shared, group) = (self.shared, &mut self.targets[group]);
         let start = group.first().map_or(0, |target| target.now.start);
         let size = group.iter().map(|target| target.now.size).sum();
         // SAFETY: the targets are locked, and mapped.
-        unsafe { self.shared.unmap_in_runtime(AddressRange { start, size }) }?;
+        unsafe { shared.unmap_in_runtime(AddressRange { start, size }) }?;
         let mut not_kept = None;
         for target in group {
             target.state = State::Unmapped;
+            let had_view = shared.library_mapped_for_cpu(&target.before);
             // SAFETY: the target is locked, and was just unmapped.
-            not_kept = not_kept.or(unsafe { self.shared.keep_reserved(&target.now) }.err());
+            not_kept = not_kept.or(unsafe { shared.keep_reserved(&target.now, had_view) }.err());
         }
         Ok(not_kept)
     }

@@ -196,11 +196,12 @@ impl Shared {
     }
 
     /// Releases memory whose handle was removed. Quarantines the memory if the release fails, or if a GPU may still use
-    /// the memory.
+    /// the memory; dropping the last `Vmm` then tries again.
     pub(super) fn release_memory(&self, operation: Operation, memory: HandleRecord) {
         if let Err(failure) = self.release_removed(&memory) {
             let range = AddressRange { start: 0, size: memory.size };
             self.list_quarantine(operation, range, failure, None);
+            self.ledger.handles.keep_unreleased(memory);
         }
     }
 

@@ -100,18 +100,23 @@ impl Shared {
     }
 
     /// Keeps the addresses of an unmapped range reserved and inaccessible. If the runtime has left an address-space
-    /// hole, fills the hole. If the runtime has left the old memory, or this library's view is in the range, replaces
-    /// it by an inaccessible mapping.
+    /// hole, fills the hole. If the runtime has left the old memory, or if this library's view is in the range, replaces
+    /// it by an inaccessible mapping. With `may_have_view`, a view that has lost its access may be in the range.
     ///
     /// # Safety
     /// The range is [locked](self), or no other thread can use the ledger any more. The range was just unmapped.
-    pub(super) unsafe fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+    pub(super) unsafe fn keep_reserved(
+        &self,
+        mapping: &MappedRange,
+        may_have_view: bool,
+    ) -> Result<(), ErrorKind> {
         let range @ AddressRange { start, size } = mapping.range();
         let not_filled = |errno| hole_not_filled(range, errno);
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&mapping.access) {
             return fill_hole(start, size).map_err(not_filled);
         }
         if self.quirks.unmap_keeps_memory
+            || may_have_view
             || self.library_mapped_for_cpu(&mapping.access)
             || self.may_keep_unused_view()
         {
@@ -149,7 +154,7 @@ impl Shared {
         // not freed, so its addresses need not be kept.
         if !reservation.quarantined().is_some_and(|entry| entry.leaves_hole()) {
             // SAFETY: no other thread changes the range, which was just unmapped.
-            unsafe { self.keep_reserved(&now) }?;
+            unsafe { self.keep_reserved(&now, true) }?;
         }
         reservation.mappings_mut().remove(range.start);
         Ok(())

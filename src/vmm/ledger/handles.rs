@@ -124,6 +124,8 @@ impl HandleNumbers {
 pub(crate) struct Handles {
     shards: [Shard; SHARD_COUNT],
     numbers: Mutex<HandleNumbers>,
+    /// Records without a handle, whose memory the runtime failed to release.
+    unreleased: Mutex<Vec<HandleRecord>>,
 }
 
 impl Handles {
@@ -246,9 +248,18 @@ impl Handles {
         self.with_live(handle, increment).unwrap_or_default()
     }
 
+    /// Keeps a removed record, whose memory could not be released, until [`drain`](Self::drain).
+    pub fn keep_unreleased(&self, record: HandleRecord) {
+        lock(&self.unreleased).push(record);
+    }
+
     /// Removes and returns all records. Called when the `Vmm` is dropped.
     pub fn drain(&self) -> Vec<HandleRecord> {
-        self.shards().flat_map(|mut records| std::mem::take(&mut *records).into_values()).collect()
+        let mut all = std::mem::take(&mut *lock(&self.unreleased));
+        for mut records in self.shards() {
+            all.extend(std::mem::take(&mut *records).into_values());
+        }
+        all
     }
 
     /// Compares the count of mappings in each handle with `mapped`, the number of the handle's existing mappings. If
