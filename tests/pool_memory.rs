@@ -228,6 +228,19 @@ fn allow_rejects_agents_without_peer_access() {
 }
 
 #[test]
+fn each_ipc_numbers_its_own_devices() {
+    let (_, runtime) = start_simulation(FaultPlan::default());
+    let second_gpu = gpu(&runtime, 1);
+    let memory = PoolMemory::allocate(&runtime, second_gpu, 4096).unwrap();
+    let all = Ipc::open(&runtime).unwrap();
+    let only_second = Ipc::open(&runtime).unwrap().with_devices(&[second_gpu]);
+    for (ipc, device) in [(&all, 1), (&only_second, 0), (&all, 1)] {
+        let handle = ipc.get_mem_handle(memory.address()).unwrap();
+        assert_eq!((handle.device, handle.is_freed()), (device, false));
+    }
+}
+
+#[test]
 fn export_rejects_addresses_outside_gpu_pool_memory() {
     let (_, runtime) = start_simulation(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();

@@ -60,8 +60,8 @@ impl Exported for Export {
 }
 
 impl Export {
-    fn handle(&self, offset: u64) -> IpcHandle {
-        IpcHandle { offset, ..self.handle }.with_check(self.generation)
+    fn handle(&self, offset: u64, device: i32) -> IpcHandle {
+        IpcHandle { offset, device, ..self.handle }.with_check(self.generation)
     }
 }
 
@@ -97,9 +97,10 @@ pub(super) fn create_handle(ipc: &Ipc, address: Address) -> Result<IpcHandle, Er
     };
     let native = created?;
     let offset = (address.get() - record.start) as u64;
+    let device = ipc.devices.iter().position(|gpu| *gpu == record.agent).unwrap_or_default() as i32;
     let current = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
     if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
-        return Ok(current.handle(offset));
+        return Ok(current.handle(offset, device));
     }
     // The runtime has returned a different handle than before, so the previous handle is invalid now.
     if let Some(old) = export {
@@ -107,10 +108,9 @@ pub(super) fn create_handle(ipc: &Ipc, address: Address) -> Result<IpcHandle, Er
         *export = None;
     }
     let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
-    let device = ipc.devices.iter().position(|gpu| *gpu == record.agent).unwrap_or_default();
-    let (handle, generation) = table.insert(native, record.size as u64, device as i32)?;
+    let (handle, generation) = table.insert(native, record.size as u64)?;
     let new = Export { table, handle, generation };
-    let handle = new.handle(offset);
+    let handle = new.handle(offset, device);
     *export = Some(Box::new(new));
     Ok(handle)
 }

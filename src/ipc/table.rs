@@ -123,7 +123,6 @@ impl Table {
         &self,
         native: NativeIpc,
         allocation_size: u64,
-        device: i32,
     ) -> Result<(IpcHandle, u64), ErrorKind> {
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
         let free_slot = lock(&self.free_slots).pop();
@@ -135,14 +134,8 @@ impl Table {
         let registration =
             Registration { slot: slot_bytes, namespace, check: [0; 2], format: FORMAT };
         let process = self.process;
-        let handle = IpcHandle {
-            native,
-            allocation_size,
-            process,
-            device,
-            registration,
-            ..IpcHandle::zeroed()
-        };
+        let handle =
+            IpcHandle { native, allocation_size, process, registration, ..IpcHandle::zeroed() };
         let entry = Entry::of(&handle, generation);
         write(self.file.as_fd(), offset_of(&handle), &entry).map_err(|errno| {
             lock(&self.free_slots).push(slot);
