@@ -100,7 +100,7 @@ pub enum ErrorKind {
         /// The range, and the reason of the quarantine.
         range: Arc<Quarantined>,
         /// True if the range was quarantined during this operation, by this operation or by another thread. If false,
-        /// this operation has changed nothing; `PausableBuffer::pause` can still pause the buffer.
+        /// this operation has changed nothing, except that `PausableBuffer::pause` pauses the buffer.
         now: bool,
     },
     /// The runtime or the library left an address-space hole in a reservation, and the library could not fill the hole.

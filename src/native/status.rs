@@ -116,9 +116,9 @@ impl fmt::Display for Status {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverState {
-    /// `/dev/kfd` does not exist: the machine has no AMD GPU, or the driver is not loaded.
+    /// `/dev/kfd` does not exist, or no driver serves it: the machine has no AMD GPU, or the driver is not loaded.
     #[display(
-        "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is not loaded (in \
+        "/dev/kfd is missing or has no driver: this machine has no AMD GPU, or the kernel module amdgpu is not loaded (in \
          a container: the device was not passed in)"
     )]
     Missing,

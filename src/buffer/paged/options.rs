@@ -173,7 +173,7 @@ pub enum PageState {
     /// Submitted to a retire queue, and still mapped ([`PagedBuffer::retire`]).
     Retiring,
     /// Submitted to a retire queue that could not unmap the page, for example because signals did not fire in time.
-    /// The page stays mapped until the process ends, and is never used again.
+    /// The page is never used again. It stays mapped at least until the last `Vmm` is dropped.
     Quarantined,
     /// In an unknown state after a failed rollback, and never used again. The buffer's addresses are quarantined.
     Lost,
