@@ -151,15 +151,20 @@ pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     // Dropping the temporary file removes it.
     let bad_usage = |error| BadUsage(format!("cannot write {}: {error}", path.display()));
     let (file, target) = create_temporary(path).map_err(bad_usage)?;
-    if is_lost_with_machine(file.as_file()) {
-        let target = std::path::absolute(target)?;
-        let folder = target.parent().unwrap_or(&target).display();
+    note_if_lost(file.as_file(), &std::path::absolute(target)?, path);
+    Ok(())
+}
+
+/// Prints a note if a file is lost when the virtual machine ends. `target` is the file's absolute path, and `path` the
+/// path as the user wrote it.
+pub fn note_if_lost(file: &fs::File, target: &Path, path: &Path) {
+    if is_lost_with_machine(file) {
+        let folder = target.parent().unwrap_or(target).display();
         let path = path.display();
         note!(
             "{path} is lost when the virtual machine ends; add --results {folder} to the options of `vm`"
         );
     }
-    Ok(())
 }
 
 /// Returns whether the file is lost when the virtual machine of `vm` ends: there, the host's files are the lower layer

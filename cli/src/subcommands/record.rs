@@ -1,7 +1,7 @@
 //! `hsa-vmm record`: runs a program and records its virtual memory calls.
 
 use crate::screen::note;
-use crate::{Exit, program, standard_output};
+use crate::{Exit, output, program, standard_output};
 use anyhow::Context;
 use clap::Args;
 use hsa_rocr::{NoObject, Recording};
@@ -73,7 +73,9 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
         return Err(RecordError::NotRecording(file.display().to_string()).into());
     }
     // Check before the program runs that the file can be created.
-    fs::File::create_new(&file).and_then(|_| fs::remove_file(&file)).map_err(failed)?;
+    let created = fs::File::create_new(&file).map_err(failed)?;
+    output::note_if_lost(&created, &file, &args.output);
+    fs::remove_file(&file).map_err(failed)?;
     let mut command = Command::new(name);
     command.args(arguments);
     Recording::new(&file)

@@ -77,13 +77,17 @@ fn bringup_passes_while_calls_are_logged() {
     let name = "bringup_passes_while_calls_are_logged";
     let Some(_lock) = lock_machine(name) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let [log, lost] = ["log", "lost"].map(|name| folder.path().join(name).display().to_string());
+    let [log, lost, calls] =
+        ["log", "lost", "calls"].map(|name| folder.path().join(name).display().to_string());
     let options = ["--rocr", RELEASE.version(), "--log", &log];
-    let program = [HSA_VMM, "bringup", "--until", "gpu", "--output", &lost];
+    let script = "$0 bringup --until gpu --output $1 && $0 record -o $2 -- true";
+    let program = ["sh", "-c", script, HSA_VMM, &lost, &calls];
     let output = run_in_machine(&options, &program);
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     let message = stderr(&output);
-    assert!(message.contains(&format!("{lost} is lost when")), "{message}");
+    for file in [&lost, &calls] {
+        assert!(message.contains(&format!("{file} is lost when")), "{message}");
+    }
     assert!(message.contains(&format!("--results {}", folder.path().display())), "{message}");
     assert!(!Path::new(&lost).exists());
     let log = std::fs::read_to_string(log).unwrap();
