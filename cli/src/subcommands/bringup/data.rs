@@ -408,7 +408,8 @@ fn compare_views(
     let can_be_late_mapping = by_cpu.is_some_and(|it| it.affects_half_a_page())
         // If the CPU reads the GPU's data, the mapping was in effect when the GPU wrote.
         || (by_cpu.is_some() || !cpu_has_access)
-            && by_gpu.is_some_and(|it| it.can_be_old_contents(NOT_COPIED));
+            && by_gpu
+                .is_some_and(|it| it.covers_whole_pages() && it.can_be_old_contents(NOT_COPIED));
     let the_cpu = || "the CPU".to_owned();
     let (call, what, reader, difference) = match (by_cpu, by_gpu) {
         (None, None) => return Ok(None),

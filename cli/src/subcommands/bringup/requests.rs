@@ -78,15 +78,16 @@ pub fn reaction(call: Option<&Call>) -> String {
 }
 
 impl LevelRun {
-    /// Sorts the calls in flight: calls during which the driver returned an error come first.
+    /// Sorts the calls in flight: first those during which the driver returned an error other than EINTR and EAGAIN,
+    /// then those with these errors.
     pub fn order_by_driver_errors(&mut self) {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
-            let has_driver_error = |index: &usize| {
+            calls.sort_by_cached_key(|index| {
                 let lines = self.requests_during(&self.calls[*index]);
-                lines.into_iter().any(returned_error)
-            };
-            calls.sort_by_cached_key(|index| !has_driver_error(index));
+                let has = |is_error: fn(&str) -> bool| lines.iter().any(|line| is_error(line));
+                (!has(returned_final_error), !has(returned_error))
+            });
         }
         self.outcome = Outcome::Failed(cause);
     }
