@@ -276,14 +276,14 @@ impl RawRuntime {
     /// Makes a GPU read eight bytes at an address, by a copy. After a fault, the runtime reports no other fault in this
     /// process.
     pub fn read_by(&self, gpu: hsa_agent_t, address: usize) -> Result<u64, Fault> {
-        self.copy(gpu, self.scratch, address)?;
+        self.copy(gpu, self.scratch, address, 8)?;
         Ok(load(self.scratch))
     }
 
     /// Makes a GPU write eight bytes to an address, by a copy.
     pub fn write_by(&self, gpu: hsa_agent_t, address: usize, value: u64) -> Result<(), Fault> {
         store(self.scratch, value);
-        self.copy(gpu, address, self.scratch)
+        self.copy(gpu, address, self.scratch, 8)
     }
 
     /// Makes the CPU copy eight bytes, waits until the runtime signals completion, and destroys the signal.
@@ -318,15 +318,21 @@ impl RawRuntime {
             .expect("the signal is destroyed");
     }
 
-    /// Makes a GPU copy eight bytes.
-    fn copy(&self, gpu: hsa_agent_t, destination: usize, source: usize) -> Result<(), Fault> {
+    /// Makes a GPU copy `size` bytes.
+    pub fn copy(
+        &self,
+        gpu: hsa_agent_t,
+        destination: usize,
+        source: usize,
+        size: usize,
+    ) -> Result<(), Fault> {
         let core = &self.core;
         let mut completion = hsa_signal_t { handle: 0 };
         let create = core.hsa_signal_create.expect("the function exists");
         to_result(unsafe { create(1, 0, null(), &mut completion) }, ()).expect("a signal");
         let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
         let status = unsafe {
-            copy(pointer(destination), gpu, pointer(source), gpu, 8, 0, null(), completion)
+            copy(pointer(destination), gpu, pointer(source), gpu, size, 0, null(), completion)
         };
         to_result(status, ()).expect("a copy begins");
         let load = core.hsa_signal_load_scacquire.expect("the function exists");

@@ -17,18 +17,18 @@ use std::time::Duration;
 /// The runtime caches memory of this size after a free.
 const SMALL: usize = 2 << 20;
 /// The runtime does not cache memory of this size.
-const LARGE: usize = 64 << 20;
+pub const LARGE: usize = 64 << 20;
 
 /// The time limit for a call that may never return. A successful call returns at once.
-const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
+pub const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit for a call that returns.
-const LONG_TIMEOUT: Duration = Duration::from_secs(60);
+pub const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Shares memory between two processes, and returns how the importer ended.
 ///
 /// `export` returns a value that this function keeps until the importer ends, and the handle's bytes. `import` gets
 /// these bytes. When `import` is ready, it calls its second argument, and then opens the memory.
-fn share_between_processes<const BYTES: usize, K>(
+pub fn share_between_processes<const BYTES: usize, K>(
     time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),
     import: impl FnOnce([u8; BYTES], &mut dyn FnMut()) -> i32,
@@ -56,7 +56,7 @@ const OPENED: i32 = 9;
 /// The status of an importer that leaked a descriptor.
 const LEAKED: i32 = 10;
 
-fn words(bytes: [u8; 32]) -> [u32; 8] {
+pub fn words(bytes: [u8; 32]) -> [u32; 8] {
     let mut words = [0; 8];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
         *word = u32::from_ne_bytes(bytes.try_into().unwrap());

@@ -22,6 +22,7 @@ mod beyond_the_range;
 mod copy_by_cpu;
 mod descriptors;
 mod fill;
+mod hidden_owner;
 mod hole;
 mod huge_reservation;
 mod in_offset;

@@ -96,6 +96,10 @@ defects! {
         "each hsa_amd_ipc_memory_attach leaks a descriptor",
         "observed; the runtime first creates a socket, which it does not close, and then chooses the driver's own method, which uses no socket",
         "cannot be prevented by the library";
+    HIDDEN_OWNER_BLOCKS: [Yes, Yes, Yes],
+        "a copy of a page or more to memory of another process never ends if ROCR_VISIBLE_DEVICES hides the owner from the importer",
+        "amd_gpu_agent.cpp, DmaCopy: if both agents of the copy are equal, it looks up the owner; for a hidden owner, it divides the copy into 0 parts",
+        "the library names a CPU as the agent of the source";
     FREED_MEMORY_OPENED: [Yes, Yes, No],
         "hsa_amd_ipc_memory_attach opens freed memory of 2 MiB, because the runtime keeps this memory for reuse",
         "observed; the runtime caches freed memory, which stays exported",
