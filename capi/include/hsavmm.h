@@ -14,6 +14,10 @@
 
 #include <hip/hip_runtime_api.h>
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -342,6 +346,10 @@ hipError_t hsavmm_shut_down(void);
 
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
 #endif
 
 #endif

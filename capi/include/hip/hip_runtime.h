@@ -22,14 +22,12 @@
 #endif
 
 #if !defined(__HIP__)
-#define __host__
-#define __device__
-#define __global__
-#define __shared__
-#define __constant__
-#define __forceinline__
+/* The C++ headers of GCC 16 use this word themselves. */
+#if !defined(_GLIBCXX_RELEASE) || _GLIBCXX_RELEASE < 16
 #define __noinline__
+#endif
 #define __launch_bounds__(...)
+#define HIP_SYMBOL(symbol) symbol
 
 #ifdef __cplusplus
 /* Placeholders for the coordinates that a kernel reads. No kernel runs. */

@@ -13,13 +13,20 @@
 #ifndef HSAVMM_HIP_HIP_RUNTIME_API_H
 #define HSAVMM_HIP_HIP_RUNTIME_API_H
 
-/* HIP's header includes limits.h, stdlib.h and string.h, and programs rely on this. */
+/* HIP's header includes these headers, except for stddef.h and stdint.h, and programs rely on this. */
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __cplusplus
+#include <climits>
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+#endif
 
+#include <hip/amd_detail/host_defines.h>
 #include <hip/hip_version.h>
 
 /* HIP's types contain anonymous unions, which C99 lacks. */
@@ -40,6 +47,11 @@
 #define HSAVMM_DEFAULT(value) = value
 #else
 #define HSAVMM_DEFAULT(value)
+#endif
+
+/* A program can include this header while it hides its own functions. */
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
 #endif
 
 #ifdef __cplusplus
@@ -154,6 +166,13 @@ static inline hipError_t hipMallocManaged(T **ptr, size_t size,
   return hipMallocManaged(reinterpret_cast<void **>(ptr), size, flags);
 }
 #endif /* __HIP_DISABLE_CPP_FUNCTIONS__ */
+template <class T> static inline hipError_t hipGetSymbolAddress(void **ptr, const T &symbol) {
+  return hipGetSymbolAddress(ptr, reinterpret_cast<const void *>(&symbol));
+}
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
 #endif
 
 #endif

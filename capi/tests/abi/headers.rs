@@ -146,3 +146,31 @@ fn functions_have_types_without_templates() {
     std::fs::write(&source, text).unwrap();
     Program::compile(source.to_str().unwrap(), Language::Cpp17, &[]);
 }
+
+/// As HIP's, the header of functions declares the words of kernels. Inline functions in two sources do not collide, and a
+/// source that hides its own functions finds those of the library.
+#[test]
+fn words_of_kernels_compile_on_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "words.h",
+        "#pragma GCC visibility push(hidden)\n#include <hip/hip_runtime_api.h>\n\
+         #include <hsavmm.h>\n#pragma GCC visibility pop\n\
+         struct heap { char *base; __host__ __device__ char *get() const { return base; } };\n\
+         __device__ static int counter;\n\
+         __host__ __device__ __forceinline__ int twice(int number) { return 2 * number; }\n",
+    );
+    write("second.cpp", "#include \"words.h\"\nint four() { return twice(2); }\n");
+    write(
+        "first.cpp",
+        "#include \"words.h\"\nint four();\n\
+         int main(void) {\n  void *at;\n  std::uint64_t zero = 0;\n  heap heap{nullptr};\n\
+         \x20 if (hipGetSymbolAddress(&at, counter) != hipErrorNotSupported) return 1;\n\
+         \x20 if (hsavmm_shut_down() != hipSuccess) return 2;\n\
+         \x20 return HIP_VERSION_GITHASH[0] + HIP_VERSION_BUILD_ID + HIP_VERSION_BUILD_NAME[0] +\n\
+         \x20   (four() != 4) + (std::move(heap).get() != nullptr) + int(zero);\n}\n",
+    );
+    let program = Program::compile_folder(folder.path());
+    expect_success(&program.on_simulation("").output().unwrap(), "words");
+}
