@@ -227,6 +227,26 @@ fn allow_rejects_agents_without_peer_access() {
     assert!(!memory.is_accessible_by(host) && memory.is_accessible_by(owner));
 }
 
+/// AMD's driver library revokes access first, and grants access then. If a grant fails, the library restores the old
+/// access. If that also fails, the library makes no copy with an agent that may have lost its access.
+#[test]
+fn failed_allow_restores_the_old_access() {
+    let allow = "hsa_amd_agents_allow_access";
+    let fail = |plan: FaultPlan, call| plan.fail(allow, call, HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+    for (plan, restored) in
+        [(fail(FaultPlan::default(), 2), true), (fail(fail(FaultPlan::default(), 2), 3), false)]
+    {
+        let (simulation, runtime) = start_simulation(plan);
+        let peer = gpu(&runtime, 1);
+        let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+        memory.allow(&[peer]).unwrap();
+        let error = memory.allow(&[]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
+        assert_eq!(simulation.calls(allow), 3);
+        assert_eq!(memory.is_accessible_by(peer), restored);
+    }
+}
+
 #[test]
 fn each_ipc_numbers_its_own_devices() {
     let (_, runtime) = start_simulation(FaultPlan::default());

@@ -148,33 +148,60 @@ impl PoolMemory {
     /// Sets the agents that can access the memory in addition to its owner (`hsa_amd_agents_allow_access`). Agents that
     /// an earlier call has set, and that are not in `agents`, lose their access.
     ///
+    /// If the size of a GPU's memory is no multiple of 2 MiB, AMD's runtime allocates the memory in a block, together
+    /// with other memory. An agent that was allowed to access the block keeps its access, also to memory that is
+    /// allocated in the block later (`docs/defects.md`).
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent of another runtime, or an agent that cannot access the owner's
-    /// memory.
+    /// memory. If the runtime fails, the earlier access is restored. If that fails, too, only the owner can access the
+    /// memory for this library: other agents may have lost their access.
     pub fn allow(&self, agents: &[AgentId]) -> Result<(), Error> {
         Operation::Allow.run(|| {
             let (runtime, owner) = (self.runtime(), self.agent());
             runtime.check_not_forked()?;
-            let mut native_agents = Vec::with_capacity(1 + agents.len());
-            // The owner is always in the list, because the runtime rejects an empty list.
-            for &id in core::iter::once(&owner).chain(agents) {
-                let invalid = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
-                let agent = runtime.agent(id).ok_or(invalid(Problem::UnknownAgent))?;
-                if !agent.can_access(owner) {
-                    return Err(invalid(Problem::NoPeerAccess(owner)));
+            let native_list = |agents: &[AgentId]| {
+                let mut list = Vec::with_capacity(1 + agents.len());
+                // The owner is always in the list, because the runtime rejects an empty list.
+                for &id in core::iter::once(&owner).chain(agents) {
+                    let invalid = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
+                    let agent = runtime.agent(id).ok_or(invalid(Problem::UnknownAgent))?;
+                    if !agent.can_access(owner) {
+                        return Err(invalid(Problem::NoPeerAccess(owner)));
+                    }
+                    if !list.contains(&agent.native) {
+                        list.push(agent.native);
+                    }
                 }
-                if !native_agents.contains(&agent.native) {
-                    native_agents.push(agent.native);
-                }
-            }
+                Ok(list)
+            };
+            let new_list = native_list(agents)?;
             let registry = runtime.attachment::<Registry>();
             // Waits for copies of agents that may lose access, and for other calls of `allow`.
             let _no_copy = write(&registry.access);
+            let old_list = native_list(&lock(&self.record.allowed).clone())?;
             // SAFETY: the memory is allocated as long as `self` exists.
-            unsafe { runtime.native().allow_access(self.record.start, &native_agents) }?;
-            // Locks `allowed` only after the call, because a log subscriber can read the list during the call.
-            *lock(&self.record.allowed) = agents.to_vec();
-            Ok(())
+            let allow =
+                |list: &[_]| unsafe { runtime.native().allow_access(self.record.start, list) };
+            let result = allow(&new_list);
+            let allowed = match &result {
+                Ok(()) => agents.to_vec(),
+                // The runtime revokes access first, and may have failed afterwards.
+                Err(_) => match allow(&old_list) {
+                    Ok(()) => return Ok(result?),
+                    Err(error) => {
+                        crate::log::event!(
+                            WARN,
+                            ?error,
+                            "the access to memory could not be restored"
+                        );
+                        Vec::new()
+                    }
+                },
+            };
+            // Locks `allowed` only after the calls, because a log subscriber can read the list during them.
+            *lock(&self.record.allowed) = allowed;
+            Ok(result?)
         })
     }
 
