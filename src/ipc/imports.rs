@@ -141,6 +141,8 @@ struct Import {
     agents: Vec<AgentId>,
     /// For each [`Holder`], the number of its opens that it has not closed yet.
     opens: [usize; 2],
+    /// Whether the runtime has failed to unmap the memory. It may then be unmapped for some of the agents.
+    detach_failed: bool,
 }
 
 /// The open imports, by start address.
@@ -178,6 +180,7 @@ fn count_open(
     let is_open = |import: &Import| {
         export.is_some()
             && import.export == export
+            && !import.detach_failed
             && agents.iter().all(|agent| import.agents.contains(agent))
     };
     let Some((start, import)) = list.iter_mut().find(|(_, import)| is_open(import)) else {
@@ -397,7 +400,9 @@ fn release(
     if import.opens.iter().sum::<usize>() == 1 {
         // SAFETY: imports in the list are attached. This is the last open, and a holder does not use the memory after
         // closing it.
-        unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
+        let detached = unsafe { native.ipc_detach(start) };
+        import.detach_failed = detached.is_err();
+        detached.map_err(of_failure)?;
         list.remove(&start);
     } else {
         import.opens[holder as usize] -= 1;
@@ -414,17 +419,20 @@ mod tests {
         let runtime = Runtime::simulated(crate::simulation::Config::mi300x(2)).unwrap();
         let [first, second] = [0, 1].map(|gpu| runtime.gpus().nth(gpu).unwrap().id());
         let export = Some((1, 2, NativeIpc::default()));
-        let import = Import { size: 4096, export, agents: vec![first], opens: [1, 0] };
+        let import =
+            Import { size: 4096, export, agents: vec![first], opens: [1, 0], detach_failed: false };
         let mut list = OpenImports::from([(0x1000, import)]);
         let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
-        let mut count = |agents: &[AgentId]| {
-            let start = count_open(&mut list, export, &handle, agents, Holder::OpenedMemory);
-            start.unwrap().is_some()
+        let count = |list: &mut _, agents: &[AgentId]| {
+            count_open(list, export, &handle, agents, Holder::OpenedMemory).unwrap().is_some()
         };
-        assert!(count(&[first]));
+        assert!(count(&mut list, &[first]));
         // The runtime has not mapped the memory for this agent.
-        assert!(!count(&[second]));
-        assert!(!count(&[first, second]));
+        assert!(!count(&mut list, &[second]));
+        assert!(!count(&mut list, &[first, second]));
         assert_eq!(list[&0x1000].opens, [1, 1]);
+        // The runtime may have unmapped the memory for this agent.
+        list.get_mut(&0x1000).unwrap().detach_failed = true;
+        assert!(!count(&mut list, &[first]));
     }
 }
