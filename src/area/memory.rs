@@ -149,7 +149,12 @@ impl AreaMemory<'_> {
         let copier = match self.span.copier(&source.span, can_access_both) {
             Ok(copier) if self.span.runtime().is_same(source.span.runtime()) => copier,
             _ => {
-                let mut buffer = vec![0; size.min(BUFFER_SIZE)];
+                let mut buffer = Vec::new();
+                let reserved = buffer.try_reserve_exact(size.min(BUFFER_SIZE));
+                reserved.map_err(|_| {
+                    Error::new(operation, ErrorKind::of_system("malloc", rustix::io::Errno::NOMEM))
+                })?;
+                buffer.resize(size.min(BUFFER_SIZE), 0);
                 for copied_size in (0..size).step_by(BUFFER_SIZE) {
                     let part = &mut buffer[..BUFFER_SIZE.min(size - copied_size)];
                     let copied = source.read(source_offset + copied_size, part);

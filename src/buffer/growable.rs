@@ -130,7 +130,8 @@ impl GrowableBuffer {
         GrowableBuilder { maximum, step: None, requested_handles: 0, address: None }
     }
 
-    /// Returns the number of mapped bytes: the buffer's size, rounded up to whole steps.
+    /// Returns the number of mapped bytes: the buffer's size, rounded up to whole steps. After a failed
+    /// [`GrowableVec::extend`](super::GrowableVec::extend), it can be larger.
     pub fn mapped_size(&self) -> usize {
         self.buffer.mappings.len() * self.buffer.step
     }
@@ -198,6 +199,11 @@ impl GrowableBuffer {
         }
         self.buffer.size = size;
         Ok(())
+    }
+
+    /// Reduces the size without unmapping. The next [`resize`](Self::resize) unmaps or uses the steps after the end.
+    pub(super) fn forget_end(&mut self, size: usize) {
+        self.buffer.size = self.buffer.size.min(size);
     }
 
     /// Maps memory at the end until `steps` steps are mapped, and grants the buffer's access to this memory.

@@ -81,6 +81,7 @@ impl<T: Pod> GrowableVec<T> {
         self.write(index, values).inspect_err(|_| {
             if let Err(error) = self.buffer.resize(old_size) {
                 crate::log::event!(WARN, %error, "a buffer could not be shrunk after a failed write");
+                self.buffer.forget_end(old_size);
             }
         })
     }

@@ -29,6 +29,25 @@ fn new_vec<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
     GrowableVec::new(buffer)
 }
 
+/// If the new step cannot be unmapped after a failed write, the vector has its old length nevertheless.
+#[test]
+fn failed_extend_appends_nothing() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let options = GrowableBuffer::builder(64 * KIB).with_step(4 * KIB);
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+        let mut points = GrowableVec::<Point>::new(buffer);
+        machine.simulation.set_faults("hsa_amd_vmem_unmap#1=0x1000".parse().unwrap());
+        points.push(point(1)).expect_err("the CPU has no access");
+        assert_eq!((points.len(), points.buffer.mapped_size()), (0, 4 * KIB), "{generation}");
+        points.buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+        points.extend(&[point(2), point(3)]).unwrap();
+        assert_eq!(points.to_vec().unwrap(), [point(2), point(3)], "{generation}");
+        points.truncate(0).unwrap();
+        assert_eq!(points.buffer.mapped_size(), 0, "{generation}");
+    }
+}
+
 #[test]
 fn values_are_pushed_changed_and_popped() {
     for (generation, config) in generations() {

@@ -17,7 +17,7 @@ use derive_more::Debug;
 use hsa_sys::hsa_signal_t;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{Page, PagedCore};
+use table::{Page, PagedCore, is_zero};
 use transfer::transfer;
 
 #[cfg(doc)]
@@ -442,19 +442,17 @@ impl PagedBuffer {
         let core = &self.core;
         let locked = core.lock_for(Operation::Read)?;
         let Some(zero_page) = &core.zero_page else { return Ok(true) };
-        let mut bytes = vec![1; core.page_size];
         let mapping = locked.mappings().find(|(state, _)| *state == PageState::Zero);
         match mapping {
-            Some((_, mapping)) => mapping.read(0, &mut bytes)?,
+            Some((_, mapping)) => is_zero(mapping, core.page_size),
             // No page of the buffer maps the zero page now.
             None => {
                 let reservation = Reservation::builder(core.page_size).reserve(&core.vmm)?;
                 let mapping = reservation.map(0, zero_page)?;
                 mapping.grant(&[core.vmm.runtime().host().id()], Access::Read)?;
-                mapping.read(0, &mut bytes)?;
+                is_zero(&mapping, core.page_size)
             }
         }
-        Ok(bytes.iter().all(|&byte| byte == 0))
     }
 
     /// Returns the state of a page.

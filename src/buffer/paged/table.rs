@@ -449,3 +449,18 @@ pub(super) fn commit(
 pub(super) fn invalid(page: usize, problem: Problem) -> ErrorKind {
     ErrorKind::invalid(Argument::Page, Value::Number(page as u64), problem)
 }
+
+/// Returns whether the first `size` bytes of a mapping are zeros.
+///
+/// Reads small parts: at the kernel's limit of mappings, a large allocation would end the process.
+pub(super) fn is_zero(mapping: &Mapping, size: usize) -> Result<bool, Error> {
+    let mut bytes = [0; 4096];
+    for start in (0..size).step_by(bytes.len()) {
+        let part = &mut bytes[..(size - start).min(4096)];
+        mapping.read(start, part)?;
+        if part.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

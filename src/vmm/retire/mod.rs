@@ -152,7 +152,8 @@ impl RetireQueueBuilder {
 ///   whose signals fired in time. The others stay mapped until the process ends, and the runtime stays started.
 /// * Calls by address do not wait for the signals: [`Vmm::unmap`] unmaps a mapping that is in the queue immediately,
 ///   although a GPU may still use it. The report then contains the mapping with [`Problem::NotMapped`].
-/// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors; the queue also logs them.
+/// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors of unmapping; the queue also logs them. If the
+///   runtime fails to release memory or to free addresses, this is only logged, as when an owned value is dropped.
 /// * Dropping the queue waits until the queue is empty. This takes at most the time limit, plus the time of the runtime
 ///   calls that unmap.
 /// * In a forked child, every fallible call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
@@ -214,7 +215,8 @@ impl RetireQueue {
     }
 
     /// Returns the number of mappings in the queue. A mapping is not counted any more as soon as it is unmapped.
-    /// Its memory and its reservation can be in use for a moment longer; after [`drain`](Self::drain), they are not.
+    /// Its memory and its reservation can be in use for a moment longer; after [`drain`](Self::drain), they are
+    /// not, unless the runtime failed to release or free them.
     pub fn pending(&self) -> usize {
         self.core.submissions.reserved()
     }
