@@ -6,6 +6,7 @@ use super::{Handle, HandleType, Shared, Vmm};
 use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::native::{FailedCall, Failure, NativeHandle, Status, out_of_descriptors};
+use hsa_sys::HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT;
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -216,19 +217,20 @@ impl Shared {
     /// The handle is alive.
     unsafe fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
         // SAFETY: the caller guarantees that the handle is alive.
-        let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
+        let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok()?;
         let mut agents = self.runtime.agents().iter();
-        let pool_owner = pool.and_then(|pool| {
-            agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool))
-        });
-        // If the pool belongs to no known agent, the only GPU of the runtime is the owner, because the runtime has
-        // checked the import. A runtime with `import_is_lazy` has not checked the import.
-        let mut gpus = self.runtime.gpus();
-        let only_gpu = match (gpus.next(), gpus.next()) {
-            (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
-            _ => None,
+        let listed = agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool));
+        // AMD's runtime takes the last region of the owner, which it may not list as a pool. Only the owner can access
+        // the region without a grant. `ROCR_VISIBLE_DEVICES` can hide the owner. A runtime with `import_is_lazy` does
+        // not know the owner.
+        let without_grant = |gpu: &&Agent| {
+            let access = self.native().pool_access(gpu.native, pool);
+            access.is_ok_and(|it| it == HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT)
         };
-        pool_owner.or(only_gpu)
+        listed.or_else(|| match self.quirks.import_is_lazy {
+            true => None,
+            false => self.runtime.gpus().find(without_grant),
+        })
     }
 }
 

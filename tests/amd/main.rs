@@ -36,6 +36,7 @@ mod foreign_mappings;
 mod fork;
 mod host_memory;
 mod identity;
+mod import_owner;
 mod offsets;
 mod owned;
 mod page_table;
