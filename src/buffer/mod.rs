@@ -54,7 +54,9 @@ fn step_size(
     properties: &AllocationProperties,
     requested: Option<usize>,
 ) -> Result<usize, Error> {
-    let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
+    let recommended = vmm
+        .allocation_granularity(properties, Granularity::Recommended)
+        .map_err(|error| error.with_operation(Operation::AddressReserve))?;
     whole_granules(vmm, requested.unwrap_or(recommended))
 }
 

@@ -57,7 +57,7 @@ pub enum Feature {
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
     /// Physical memory with a CPU as its [`Location::Agent`](crate::vmm::Location).
-    #[error("physical memory on the CPU {0}")]
+    #[error("physical memory on {0}")]
     CpuMemory(AgentId),
     /// Retiring pages of a buffer that has a zero page.
     #[error("retiring pages of a buffer that has a zero page")]

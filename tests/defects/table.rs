@@ -203,7 +203,7 @@ defects! {
     CREATED_WITHOUT_MEMORY: [Yes, No, No],
         "handle_create without free memory succeeds, and returns a handle that refers to no memory",
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before checking",
-        "an error: out of memory";
+        "an error: out of memory. If several threads run out of memory at the same time, the runtime may warn that it cannot find a memory handle; this is harmless";
     GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(ABORT), Crash(ABORT), Crash(ABORT)],
         "if the process has no free file descriptor, set_access for a GPU aborts the process",
         "runtime.cpp, MappedHandleAllowedAgent: asserts that the export and the import succeed, so it also aborts if \
