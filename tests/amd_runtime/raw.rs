@@ -218,11 +218,24 @@ impl RawRuntime {
         to_result(status, info).expect("any address is valid")
     }
 
-    /// Allocates memory of the first GPU and exports it for IPC. Returns its address and the words of its handle.
-    pub fn share(&self, size: usize) -> HsaResult<(usize, [u32; 8])> {
+    /// Allocates pool memory of the first GPU.
+    pub fn allocate(&self, size: usize) -> HsaResult<usize> {
         let (mut memory, allocate) =
             (null_mut(), self.core.hsa_amd_memory_pool_allocate.expect("the function exists"));
         to_result(unsafe { allocate(self.pools[0], size, 0, &mut memory) }, ())?;
+        Ok(memory.addr())
+    }
+
+    /// Allows exactly these agents to access pool memory.
+    pub fn allow(&self, address: usize, agents: &[hsa_agent_t]) -> HsaResult {
+        let allow = self.core.hsa_amd_agents_allow_access.expect("the function exists");
+        let (count, list) = (agents.len() as u32, agents.as_ptr());
+        to_result(unsafe { allow(count, list, null(), pointer(address)) }, ())
+    }
+
+    /// Allocates memory of the first GPU and exports it for IPC. Returns its address and the words of its handle.
+    pub fn share(&self, size: usize) -> HsaResult<(usize, [u32; 8])> {
+        let memory = pointer(self.allocate(size)?);
         let mut ipc_handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
         let share = self.core.hsa_amd_ipc_memory_create.expect("the function exists");
         let status = unsafe { share(memory, size, &mut ipc_handle) };

@@ -27,6 +27,7 @@ mod hole;
 mod huge_reservation;
 mod in_offset;
 mod ipc_server;
+mod kept_access;
 mod kernel;
 mod left_reserved;
 mod locked;

@@ -96,6 +96,10 @@ defects! {
         "each hsa_amd_ipc_memory_attach leaks a descriptor",
         "observed; the runtime first creates a socket, which it does not close, and then chooses the driver's own method, which uses no socket",
         "cannot be prevented by the library";
+    SMALL_MEMORY_KEEPS_ACCESS: [Yes, Yes, Yes],
+        "hsa_amd_agents_allow_access revokes no access to a GPU's memory whose size is no multiple of 2 MiB, and grants access to the whole block of 2 MiB, in which other memory can be",
+        "amd_memory_region.cpp, AllowAccess: keeps all agents of a block that several allocations share",
+        "cannot be prevented by the library: `PoolMemory::allow` documents it";
     HIDDEN_OWNER_BLOCKS: [Yes, Yes, Yes],
         "a copy of a page or more to memory of another process never ends if ROCR_VISIBLE_DEVICES hides the owner from the importer",
         "amd_gpu_agent.cpp, DmaCopy: if both agents of the copy are equal, it looks up the owner; for a hidden owner, it divides the copy into 0 parts",
