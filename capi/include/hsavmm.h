@@ -53,7 +53,8 @@ hipError_t hsavmm_use_simulation(const char *configuration);
  * - hipIpcOpenMemHandle of bytes that are not a handle returns hipErrorInvalidDevicePointer instead of
  *   hipErrorInvalidValue, unless the size in the handle is 0.
  * - hipStreamWaitEvent returns hipErrorInvalidValue for hipEventWaitExternal, and hipPointerGetAttribute returns
- *   hipErrorNotSupported for HIP_POINTER_ATTRIBUTE_CONTEXT: HIP 6 has this attribute only from 6.4.2 on.
+ *   hipErrorNotSupported for HIP_POINTER_ATTRIBUTE_CONTEXT and HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE: HIP 6
+ *   has the first of them only from 6.4.2 on, and never the second.
  * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB.
  *
  * Properties and attributes of devices have HIP 7's values in both profiles.

@@ -247,9 +247,12 @@ unsafe extern "C" fn hipPointerGetAttribute(
         // SAFETY: the C caller passes null or a writable pointer to the type that HIP writes (lib.rs).
         unsafe {
             match attribute {
-                // Only the last release of HIP 6, 6.4.2, has the attribute.
-                pointer_attribute::CONTEXT if profile() == HipProfile::Hip6 => {
-                    Err(Failure::not_supported("the context of memory in the profile hip6"))
+                // Only the last release of HIP 6, 6.4.2, has CONTEXT. No release of HIP 6 has the other attribute.
+                pointer_attribute::CONTEXT | pointer_attribute::IS_LEGACY_HIP_IPC_CAPABLE
+                    if profile() == HipProfile::Hip6 =>
+                {
+                    let what = format_args!("attribute {attribute} in the profile hip6");
+                    Err(Failure::not_supported(what))
                 }
                 // As in HIP, host memory is an error. Nothing is written then.
                 pointer_attribute::CONTEXT
@@ -292,6 +295,15 @@ unsafe extern "C" fn hipPointerGetAttribute(
                     write_out("data", data.cast::<bool>(), result.is_managed != 0)
                 }
                 pointer_attribute::DEVICE_ORDINAL => write_out("data", data.cast(), result.device),
+                // Whether `hipIpcGetMemHandle` accepts the memory.
+                pointer_attribute::IS_LEGACY_HIP_IPC_CAPABLE => {
+                    let is_capable = result.kind == MEMORY_DEVICE
+                        && !matches!(
+                            found,
+                            Some(MemoryAtAddress::Mapped(..) | MemoryAtAddress::Opened(..))
+                        );
+                    write_out("data", data.cast(), c_int::from(is_capable))
+                }
                 pointer_attribute::RANGE_START_ADDR => {
                     let start =
                         found.as_ref().map_or(Address::NULL, MemoryAtAddress::start_for_host);
@@ -301,7 +313,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 pointer_attribute::RANGE_SIZE => write_out("data", data.cast(), size as u32),
                 pointer_attribute::MAPPED => write_out("data", data.cast(), found.is_some()),
                 // HIP's other attributes.
-                5 | 10 | 14 | 15 | 17 => {
+                5 | 14 | 15 | 17 => {
                     Err(Failure::not_supported(format_args!("attribute {attribute}")))
                 }
                 other => Err(Failure::invalid_argument(

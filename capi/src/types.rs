@@ -105,6 +105,7 @@ pub mod pointer_attribute {
     pub const BUFFER_ID: c_uint = 7;
     pub const IS_MANAGED: c_uint = 8;
     pub const DEVICE_ORDINAL: c_uint = 9;
+    pub const IS_LEGACY_HIP_IPC_CAPABLE: c_uint = 10;
     pub const RANGE_START_ADDR: c_uint = 11;
     pub const RANGE_SIZE: c_uint = 12;
     pub const MAPPED: c_uint = 13;

@@ -58,6 +58,10 @@ static void expect_attributes(char *memory, int is_on_host) {
   EXPECT(start == memory && (is_on_host ? range == SIZE : range >= SIZE));
   OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, memory + 5));
   EXPECT(start == memory);
+  hipIpcMemHandle_t handle;
+  int is_capable = 9;
+  OK(hipPointerGetAttribute(&is_capable, HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE, memory));
+  EXPECT(is_capable == (hipIpcGetMemHandle(&handle, memory) == hipSuccess));
 }
 
 static void test_new_memory(void) {

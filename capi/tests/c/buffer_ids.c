@@ -1,4 +1,5 @@
-/* Checks the attributes of pointers that identify memory: the buffer ID, the context and the flags. */
+/* Checks the attributes of pointers that identify memory: the buffer ID, the context and the flags; and the attribute
+ * that says whether IPC can share the memory. */
 #include <hip/hip_runtime.h>
 #include <hsavmm.h>
 #include <stdio.h>
@@ -97,10 +98,57 @@ static void test_context_and_flags(void) {
   OK(hipFree(memory));
 }
 
+/* Programs select the kind of IPC by this attribute. */
+static void expect_ipc_capable(void *pointer, int expected) {
+  struct { int is_capable, after; } data = {9, 7};
+  hipIpcMemHandle_t handle;
+  OK(hipPointerGetAttribute(&data, HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE, pointer));
+  EXPECT(data.is_capable == expected && data.after == 7);
+  EXPECT((hipIpcGetMemHandle(&handle, pointer) == hipSuccess) == expected);
+}
+
+static void test_ipc_capability(void) {
+  hipMemAllocationProp prop;
+  hipMemGenericAllocationHandle_t handle;
+  size_t granule;
+  void *memory;
+  OK(hipMalloc(&memory, SIZE));
+  expect_ipc_capable(memory, 1);
+  expect_ipc_capable((char *)memory + 1000, 1);
+  OK(hipFree(memory));
+  OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
+  expect_ipc_capable(memory, 1);
+  OK(hipFree(memory));
+  OK(hipHostMalloc(&memory, SIZE, hipHostMallocDefault));
+  expect_ipc_capable(memory, 0);
+  OK(hipHostFree(memory));
+  OK(hipMallocManaged(&memory, SIZE, hipMemAttachGlobal));
+  expect_ipc_capable(memory, 0);
+  OK(hipFree(memory));
+  memory = aligned_alloc(4096, SIZE);
+  EXPECT(memory != NULL);
+  OK(hipHostRegister(memory, SIZE, hipHostRegisterMapped));
+  expect_ipc_capable(memory, 0);
+  OK(hipHostUnregister(memory));
+  free(memory);
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location.type = hipMemLocationTypeDevice;
+  OK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
+  OK(hipMemAddressReserve(&memory, granule, 0, NULL, 0));
+  OK(hipMemCreate(&handle, granule, &prop, 0));
+  OK(hipMemMap(memory, granule, 0, handle, 0));
+  expect_ipc_capable(memory, 0);
+  OK(hipMemUnmap(memory, granule));
+  OK(hipMemRelease(handle));
+  OK(hipMemAddressFree(memory, granule));
+}
+
 int main(void) {
   test_allocated_memory();
   test_mapped_memory();
   test_context_and_flags();
+  test_ipc_capability();
   OK(hsavmm_check());
   puts("all checks passed");
   return 0;

@@ -25,10 +25,19 @@ static void expect_closed(void *ptr) {
   EXPECT_ERROR(hipIpcCloseMemHandle(ptr), hipErrorInvalidValue);
 }
 
+/* IPC cannot share opened memory again. */
+static void expect_not_shareable(void *ptr) {
+  int is_capable = 9;
+  EXPECT_SUCCESS(
+      hipPointerGetAttribute(&is_capable, HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE, ptr));
+  CHECK(is_capable == 0);
+}
+
 static void close_at_interior_addresses(const struct shared_handles *handles) {
   void *first, *second;
   EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, handles->start, lazy_peer_access));
   expect_numbers(first, 1);
+  expect_not_shareable(at(first, 16));
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 16)));
   expect_closed(first);
   /* Memory that was opened twice must be closed twice. */

@@ -31,6 +31,9 @@ int main(void) {
   OK(hipMalloc(&memory, 4096));
   EXPECT(hipPointerGetAttribute(&context, HIP_POINTER_ATTRIBUTE_CONTEXT, memory),
          hipErrorNotSupported, hipSuccess);
+  int is_capable;
+  EXPECT(hipPointerGetAttribute(&is_capable, HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE, memory),
+         hipErrorNotSupported, hipSuccess);
   OK(hipFree(memory));
   hipIpcMemHandle_t handle;
   memset(&handle, 0xa5, sizeof handle);

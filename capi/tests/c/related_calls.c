@@ -290,6 +290,7 @@ static void test_attributes_of_unknown_memory(void) {
       {HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, sizeof(void *), 0},
       {HIP_POINTER_ATTRIBUTE_RANGE_SIZE, sizeof(unsigned), 0},
       {HIP_POINTER_ATTRIBUTE_MAPPED, 1, 0},
+      {HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE, sizeof(int), 0},
   };
   for (size_t index = 0; index < sizeof expected / sizeof expected[0]; index++) {
     long long found = 0x5a5a5a5a5a5a5a5a, value = found;

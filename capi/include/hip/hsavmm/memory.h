@@ -120,15 +120,18 @@ hipError_t hipMemGetInfo(size_t *free, size_t *total);
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
 /* Writes one attribute, in the type that HIP writes: an `int` for MEMORY_TYPE and DEVICE_ORDINAL; an `unsigned` for
  * BUFFER_ID, ACCESS_FLAGS and, with the low 32 bits of the size, RANGE_SIZE; a `hipCtx_t` for CONTEXT; a pointer for
- * DEVICE_POINTER, HOST_POINTER and RANGE_START_ADDR; a `bool` for SYNC_MEMOPS, IS_MANAGED and MAPPED. Returns
- * hipErrorNotSupported for the other attributes, for BUFFER_ID of an area and, in profile 6, for CONTEXT.
+ * DEVICE_POINTER, HOST_POINTER and RANGE_START_ADDR; a `bool` for SYNC_MEMOPS, IS_MANAGED and MAPPED; an `int` for
+ * IS_LEGACY_HIP_IPC_CAPABLE. Returns hipErrorNotSupported for the other attributes, for BUFFER_ID of an area and, in
+ * profile 6, for CONTEXT and IS_LEGACY_HIP_IPC_CAPABLE.
  *
  * For memory that does not belong to this library, returns hipErrorInvalidValue, and writes the values of
  * hipMemoryTypeUnregistered, as in HIP: device hipInvalidDeviceId, and 0, null or false for the other attributes.
  * HOST_POINTER of a device's memory is also such an error. As in HIP, CONTEXT of other memory than a device's is an
  * error and writes nothing, and ACCESS_FLAGS of any memory succeeds: it writes the flags of the allocation, or 0.
  *
- * BUFFER_ID identifies memory in this process. Mappings of the same handle have the same number. */
+ * BUFFER_ID identifies memory in this process. Mappings of the same handle have the same number.
+ * IS_LEGACY_HIP_IPC_CAPABLE is 1 for memory that hipIpcGetMemHandle() accepts, otherwise 0. Unlike in HIP, it is 1 for
+ * memory from hipMallocAsync(), and 0 for memory that hipIpcOpenMemHandle() has opened. */
 hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
 /* Sets HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS (an `unsigned int`), the only attribute that can be set, to 0 or 1. The value
  * has no effect, because every copy is synchronous. The library stores the value only for memory that it has allocated.
