@@ -329,6 +329,9 @@ pub enum Problem {
     /// Memory of this process.
     #[error("belongs to this process; free it where it was allocated")]
     OwnMemory,
+    /// Memory of another process, which this process has opened by IPC.
+    #[error("belongs to another process; pass on the handle by which this process opened it")]
+    OpenedByIpc,
     /// Memory that an owned value keeps open.
     #[error("is owned by an OpenedMemory; close or drop that value")]
     OwnedMemory,

@@ -1,6 +1,7 @@
 //! The allocations that this process has exported to other processes.
 
 use super::handle::IpcHandle;
+use super::imports::is_open;
 use super::mode::IpcMode;
 use super::table::{FILE_SIZE, Table};
 use super::{Ipc, of_failure, own_namespace, server_client};
@@ -73,6 +74,9 @@ pub(super) fn create_handle(ipc: &Ipc, address: Address) -> Result<IpcHandle, Er
         return Err(invalid(Problem::Null));
     }
     let Some(record) = runtime.attachment::<Registry>().containing(address.get()) else {
+        if is_open(runtime, address) {
+            return Err(invalid(Problem::OpenedByIpc));
+        }
         let gpus = runtime.gpus().map(|gpu| gpu.native);
         let is_virtual = runtime.native().is_virtual(address.get(), gpus).map_err(of_failure)?;
         let problem = if is_virtual { Problem::VirtualMemory } else { Problem::NotAllocated };

@@ -166,6 +166,17 @@ impl Attachment for Imports {
     }
 }
 
+/// Finds the open import that contains an address. Also returns the import's start address.
+fn import_at(list: &OpenImports, address: Address) -> Option<(usize, &Import)> {
+    let (&start, import) = list.range(..=address.get()).next_back()?;
+    (address.get() - start < import.size).then_some((start, import))
+}
+
+/// Returns whether memory of another process is open at an address.
+pub(super) fn is_open(runtime: &Runtime, address: Address) -> bool {
+    import_at(&lock(&runtime.attachment::<Imports>().0), address).is_some()
+}
+
 /// If this process has already opened an export for all of `agents`, counts another open and returns the start
 /// address. Rejects a handle whose size exceeds the size that is open: the exporter can forge the size, in the handle
 /// and in its table.
@@ -366,13 +377,12 @@ impl Ipc {
         }
         let imports = self.runtime().attachment::<Imports>();
         let mut list = lock(&imports.0);
-        let found = list.range(..=address.get()).next_back();
-        match found.filter(|(start, import)| address.get() - **start < import.size) {
+        match import_at(&list, address) {
             None => invalid(Problem::NotOpened),
             Some((_, import)) if import.opens[Holder::Caller as usize] == 0 => {
                 invalid(Problem::OwnedMemory)
             }
-            Some((&start, _)) => release(self.runtime().native(), &mut list, start, Holder::Caller),
+            Some((start, _)) => release(self.runtime().native(), &mut list, start, Holder::Caller),
         }
     }
 }

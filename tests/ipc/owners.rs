@@ -1,5 +1,5 @@
 //! Only the owner of opened memory can close the memory. The owner is an `OpenedMemory` value, or the caller of
-//! `Ipc::open_mem_handle`.
+//! `Ipc::open_mem_handle`. Only the process that allocated the memory can export it.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -23,6 +23,21 @@ on_all_fixtures! {
             importer.close(owned);
             assert_error(&importer.try_run(&format!("close_raw {owned}")), INVALID_VALUE);
         }
+    }
+
+    export_rejects_opened_memory(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut importer) = (setup.peer(), setup.peer());
+        let address = exporter.allocate(SIZE);
+        let handle = exporter.get_handle(address);
+        let opened = importer.open(&handle);
+        for inside in [opened, opened + SIZE - 1] {
+            let result = importer.try_run(&format!("get_handle {inside}"));
+            assert_error(&result, INVALID_VALUE);
+            let text = result.unwrap_err().text;
+            assert!(text.contains("belongs to another process"), "{text}");
+        }
+        importer.close(opened);
     }
 
     raw_and_owned_opens_are_counted_separately(fixture) {

@@ -95,7 +95,7 @@ typedef struct hipIpcMemHandle_st {
 } hipIpcMemHandle_t;
 
 /* Returns a handle of the allocation that contains `ptr`, which must be memory from hipMalloc. For mapped memory, use
- * hipMemExportToShareableHandle(). */
+ * hipMemExportToShareableHandle(). For memory that this process has opened, pass on its handle. */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
 /* Maps another process's memory for the current device, and for all devices that have peer access to and from the
  * current device. As in HIP, `*ptr` is the start of the whole allocation, also if the handle was created for another

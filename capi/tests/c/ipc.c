@@ -25,9 +25,12 @@ static void expect_closed(void *ptr) {
   EXPECT_ERROR(hipIpcCloseMemHandle(ptr), hipErrorInvalidValue);
 }
 
-/* IPC cannot share opened memory again. */
+/* Only the process that allocated memory can export it. */
 static void expect_not_shareable(void *ptr) {
+  hipIpcMemHandle_t handle;
   int is_capable = 9;
+  EXPECT_ERROR(hipIpcGetMemHandle(&handle, ptr), hipErrorInvalidValue);
+  CHECK(strstr(hsavmm_last_message(), "belongs to another process; pass on the handle") != NULL);
   EXPECT_SUCCESS(
       hipPointerGetAttribute(&is_capable, HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE, ptr));
   CHECK(is_capable == 0);
