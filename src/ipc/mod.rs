@@ -236,8 +236,8 @@ impl Ipc {
     /// process that corresponds to the address for which the handle was created.
     ///
     /// `flags` is 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP requires. The runtime maps the memory for
-    /// [`agents`](Self::agents), and decides whether the CPU can access it. Each open needs a
-    /// [`close_mem_handle`](Self::close_mem_handle).
+    /// [`agents`](Self::agents), and decides whether the CPU can access it: if AMD's runtime shares by dma-buf, the CPU
+    /// cannot. Each open needs a [`close_mem_handle`](Self::close_mem_handle).
     ///
     /// # Errors
     /// [`ErrorKind::SameProcess`] for a handle of this process; [`ErrorKind::InvalidArgument`] for other

@@ -101,7 +101,10 @@ hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
  * current device. As in HIP, `*ptr` is the start of the whole allocation, also if the handle was created for another
  * address of the allocation: the exporter must send the offset separately. `flags` must be
  * hipIpcMemLazyEnablePeerAccess. Each open of a handle from AMD's HIP maps the memory again, so it returns another
- * address. */
+ * address.
+ *
+ * Access the memory by copies: if AMD's runtime shares by dma-buf (HSA_ENABLE_IPC_MODE_LEGACY=0, the default since ROCm
+ * 7.2), the CPU cannot access it, and a load or store ends the program (SIGSEGV). The simulation allows it. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
 /* Closes opened memory. Memory that was opened n times stays open until it has been closed n times. `ptr` is any
  * address in the memory. */
