@@ -35,7 +35,8 @@ fn is_default_stream(stream: hipStream_t) -> bool {
 }
 
 /// Finds a stream, as [`find`] does. For an unknown or destroyed stream, the error is `hipErrorContextIsDestroyed`, as
-/// in most functions of HIP 6 (`hip::isValid` in ROCm/clr). HIP 7 crashes.
+/// in most functions of HIP 6 (`hip::isValid` in ROCm/clr). In HIP 6.4.3, `hipMemcpy2DAsync` returns
+/// `hipErrorInvalidValue`. HIP 7 crashes.
 pub fn stream(raw: hipStream_t) -> Result<Arc<Stream>, Failure> {
     find(raw).map_err(|failure| match failure.code {
         errors::INVALID_HANDLE => Failure { code: errors::CONTEXT_IS_DESTROYED, ..failure },
