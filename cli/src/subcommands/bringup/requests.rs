@@ -147,7 +147,8 @@ impl LevelRun {
     }
 
     /// Returns the lines of the emulated driver's log that the call's thread wrote during the call, and the errors that
-    /// the runtime's own threads received during the call.
+    /// the runtime's own threads received during the call. EINTR and EAGAIN are included only in the last line of a
+    /// thread: the thread then repeats the request without end.
     pub fn requests_during(&self, call: &Call) -> Vec<&str> {
         let start = call.begin.logs.driver;
         let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
@@ -156,9 +157,14 @@ impl LevelRun {
         let is_by_runtime = |line: &str| {
             line.starts_with(process) && !self.calls.iter().any(|it| it.begin.task == task(line))
         };
-        let is_shown = |line: &str| {
-            task(line) == call.begin.task || (returned_final_error(line) && is_by_runtime(line))
+        let is_last = |line: &str| {
+            let mut lines = self.driver.iter().flatten().rev();
+            lines.find(|(_, it)| task(it) == task(line)).is_some_and(|(_, it)| it == line)
         };
+        let is_error =
+            |line: &str| returned_final_error(line) || (returned_error(line) && is_last(line));
+        let is_shown =
+            |line: &str| task(line) == call.begin.task || (is_error(line) && is_by_runtime(line));
         let lines = self.driver.iter().flatten();
         lines
             .filter(|(offset, line)| (start..end).contains(offset) && is_shown(line))
@@ -231,6 +237,18 @@ mod tests {
             };
             assert_eq!(index, expected, "{line}");
         }
+    }
+
+    #[test]
+    fn endless_repetition_by_a_runtime_thread_is_shown() {
+        let again = "1:9 0.1 kfd WAIT_EVENTS = EAGAIN (1.0 us)";
+        let last = "1:9 0.2 kfd WAIT_EVENTS = EAGAIN (1.0 us)";
+        let ended = "1:9 0.3 kfd WAIT_EVENTS -> ok (1.0 us)";
+        let stop = call("1:1", "hsa_shut_down", 0, 100);
+        let repeated = run(vec![stop.clone()], &[(20, again), (30, last)]);
+        assert_eq!(repeated.requests_during(&stop), [last]);
+        let ended = run(vec![stop.clone()], &[(20, again), (30, ended)]);
+        assert_eq!(ended.requests_during(&stop), [""; 0]);
     }
 
     #[test]
