@@ -38,9 +38,12 @@ pub fn returned_error(line: &str) -> bool {
     has_error && !line.contains("NOT EMULATED")
 }
 
-/// Returns whether a line of the driver's log reports an error other than EINTR and EAGAIN.
+/// Returns whether a line of the driver's log reports an error after which the runtime does not repeat the request: an
+/// error other than EINTR and EAGAIN, or any error of a request that is never repeated.
 pub fn returned_final_error(line: &str) -> bool {
-    returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
+    let is_final =
+        || is_never_repeated(line) || !matches!(call_and_error(line).1, "EINTR" | "EAGAIN");
+    returned_error(line) && is_final()
 }
 
 /// Returns the lines of requests that failed. Omits EINTR and EAGAIN if the last request of the same name succeeded:
@@ -49,9 +52,7 @@ pub fn failed_lines(lines: &[String]) -> Vec<&String> {
     let was_repeated = |line: &str| {
         let (call, _) = call_and_error(line);
         let last = lines.iter().rev().find(|later| call_and_error(later).0 == call);
-        !is_never_repeated(line)
-            && !returned_final_error(line)
-            && last.is_some_and(|last| !returned_error(last))
+        !returned_final_error(line) && last.is_some_and(|last| !returned_error(last))
     };
     lines.iter().filter(|line| returned_error(line) && !was_repeated(line)).collect()
 }
@@ -264,13 +265,18 @@ mod tests {
 
     #[test]
     fn driver_error_fails_a_skipped_level() {
-        let mut run = run(Vec::new(), &[(20, "1:1 0.1 drm0 OPEN = EIO (1.0 us)")]);
-        run.outcome = Outcome::Skipped("cannot open /dev/dri/renderD128".to_owned());
-        run.fail_on_driver_errors();
-        let Outcome::Failed(Cause::DriverError(None, what)) = run.outcome else {
-            panic!("{run:?}")
-        };
-        assert!(what.contains("EIO for drm0 OPEN (drm_open), and the level was skipped"), "{what}");
+        // Only `ioctl` is repeated after EAGAIN.
+        for error in ["EIO", "EAGAIN"] {
+            let mut run =
+                run(Vec::new(), &[(20, &format!("1:1 0.1 drm0 OPEN = {error} (1.0 us)"))]);
+            run.outcome = Outcome::Skipped("cannot open /dev/dri/renderD128".to_owned());
+            run.fail_on_driver_errors();
+            let Outcome::Failed(Cause::DriverError(None, what)) = run.outcome else {
+                panic!("{run:?}")
+            };
+            let expected = format!("{error} for drm0 OPEN (drm_open), and the level was skipped");
+            assert!(what.contains(&expected), "{what}");
+        }
     }
 
     #[test]
