@@ -3,9 +3,11 @@
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level};
-use crate::run_command::{HSA_VMM, json, run};
+use crate::run_command::{HSA_VMM, command, json, run};
 use hsa_rocr::{FetchedRelease, Release, test};
+use hsa_vmm_conformance::worker::{self, Received, Worker};
 use serde_json::Value;
+use std::time::Duration;
 
 /// Returns the failure of a run with a planned fault, and checks the level that failed.
 #[track_caller]
@@ -166,4 +168,27 @@ fn both_mappings_are_suspected_equally() {
             ["amdgpu_gem_va_ioctl (the GPU's mapping", "drm_gem_mmap, ttm_bo_mmap_obj (the"];
         assert_contains(first, &words);
     }
+}
+
+/// If a forbidden copy neither writes nor faults, the copy is the suspect, not the page-table entry. Starts the level
+/// alone, because earlier levels would detect the same fault.
+#[test]
+fn lost_forbidden_copy_is_no_wrong_permission() {
+    let name = "suspects_on_amd::lost_forbidden_copy_is_no_wrong_permission";
+    let Some(fetched) = fetched_release(name) else { return };
+    let release = fetched.release();
+    let start = ["emulate", "--rocr", release.version(), "--fault", "COPY#3=lost"];
+    let level = ["--", HSA_VMM, "bringup", "--run-level", "permission"];
+    let mut worker =
+        Worker::start(command(&[&start[..], &level].concat()), worker::Output::Capture).unwrap();
+    let attributed = loop {
+        match worker.receive::<Value>(Duration::from_secs(20)) {
+            Received::Message(record) if record["attributed"].is_object() => break record,
+            Received::Message(_) => {}
+            other => panic!("{other:?}: {}", worker.captured_output()),
+        }
+    };
+    let attributed = &attributed["attributed"];
+    assert_eq!(attributed["call"], "hsa_amd_memory_async_copy", "{attributed:#}");
+    assert_eq!(attributed["what"], "the copy neither wrote nor faulted");
 }

@@ -4,7 +4,7 @@
 //! entries through the copy of libdrm that the runtime has loaded.
 
 use super::data::with_host;
-use super::hsa::{AddressSpace, Hsa, Named, REPLACE};
+use super::hsa::{AddressSpace, COPY, Hsa, Named, REPLACE};
 use super::recorder::AlreadyReported;
 use super::run_level::{Resources, with_mapping};
 use hsa_sys::driver as abi;
@@ -15,6 +15,9 @@ type Result<T> = std::result::Result<T, AlreadyReported>;
 const FIRST: u32 = 0x0ff5_0001;
 /// The first of the numbers that the GPU has no permission to write.
 const FORBIDDEN: u32 = 0x0bad_0001;
+
+/// The message if a copy to memory without write permission ends without a fault, and has not changed the memory.
+const NEITHER_WROTE_NOR_FAULTED: &str = "the copy neither wrote nor faulted";
 
 /// Replaces the entries of the first half of a mapping by entries for the second half of the memory. Checks that the
 /// GPU then reads the second half.
@@ -62,6 +65,10 @@ pub fn check_permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.wait_for_page_tables()?;
         host.read_by(gpu, &va, FIRST, &hsa.describe_copier(gpu))?;
         if !host.write_faults(gpu, &va, FORBIDDEN)? {
+            if host.difference(gpu, &va, FIRST)?.is_none() {
+                let va = &va.c_expression;
+                return Err(hsa.recorder.fail_in_call_on(COPY, va, NEITHER_WROTE_NOR_FAULTED));
+            }
             let message = format!("{} writes memory without permission", gpu.c_expression);
             return Err(hsa.recorder.fail_in(REPLACE, message));
         }
