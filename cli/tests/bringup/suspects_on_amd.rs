@@ -156,6 +156,23 @@ fn lost_first_copy_is_suspected() {
     }
 }
 
+/// Before the level `offset` replaces page-table entries, libdrm imports the memory.
+#[test]
+fn failed_import_by_libdrm_is_named() {
+    let name = "suspects_on_amd::failed_import_by_libdrm_is_named";
+    let Some(fetched) = fetched_release(name) else { return };
+    for (fault, call) in
+        [("PRIME_FD_TO_HANDLE#3=EIO", "amdgpu_bo_import"), ("GEM_VA.REPLACE=EIO", "amdgpu_bo_va_op_raw")]
+    {
+        let failure = failure(fetched, fault, "offset");
+        assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");
+        let what = failure["what"].as_str().unwrap();
+        assert_contains(what, &[&format!("{call} failed: Input/output error")]);
+        let all = failure["try_next"].to_string();
+        assert!(!all.contains("TLB"), "{all}");
+    }
+}
+
 /// If CPU and GPU see different memory, the mapping of either can be wrong.
 #[test]
 fn both_mappings_are_suspected_equally() {

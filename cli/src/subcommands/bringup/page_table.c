@@ -14,6 +14,7 @@ static int (*bo_import)(void *, unsigned, uint32_t, struct imported_buffer *);
 static int (*bo_va_op_raw)(void *, void *, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t);
 static int (*bo_free)(void *);
 static void *device;
+static UNUSED struct imported_buffer imported;
 static volatile int faulted;
 static UNUSED char page[4096] __attribute__((aligned(4096)));
 
@@ -54,12 +55,15 @@ static UNUSED void open_address_space(hsa_agent_t agent) {
   check_libdrm(device_initialize(file, &major, &minor, &device), "amdgpu_device_initialize");
 }
 
-static UNUSED void replace(int dmabuf, void *va, size_t bytes, size_t offset, uint64_t permissions) {
-  struct imported_buffer memory;
-  check_libdrm(bo_import(device, DMA_BUF, (uint32_t)dmabuf, &memory), "amdgpu_bo_import");
-  int result = bo_va_op_raw(device, memory.buffer, offset, bytes, (uintptr_t)va, permissions, REPLACE);
+static UNUSED void import_memory(int dmabuf) {
+  check_libdrm(bo_import(device, DMA_BUF, (uint32_t)dmabuf, &imported), "amdgpu_bo_import");
+}
+
+static UNUSED void replace(void *va, size_t bytes, size_t offset, uint64_t permissions) {
+  void *buffer = imported.buffer;
+  int result = bo_va_op_raw(device, buffer, offset, bytes, (uintptr_t)va, permissions, REPLACE);
   check_libdrm(result, "amdgpu_bo_va_op_raw");
-  bo_free(memory.buffer);
+  bo_free(buffer);
 }
 
 static UNUSED void expect_fault(hsa_signal_t signal) {

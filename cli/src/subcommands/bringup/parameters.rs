@@ -49,7 +49,7 @@ const PARAMETERS: &[(&str, &[&str])] = &[
             "completion_signal",
         ],
     ),
-    ("amdgpu_bo_va_op_raw", &["dmabuf", "va", "size", "offset", "permissions"]),
+    ("amdgpu_bo_va_op_raw", &["va", "size", "offset", "permissions"]),
 ];
 
 /// Returns the names of the parameters of a function. Returns an empty list if the function is not in [`PARAMETERS`].

@@ -103,8 +103,9 @@ impl<'a> AddressSpace<'a> {
         offset: &Named<usize>,
         permissions: &Named<u64>,
     ) -> Result<()> {
+        let mut space = Self { all_permissions: self.all_permissions.clone(), ..*self };
+        let buffer = space.import(dmabuf)?;
         let arguments = [
-            ("dmabuf", dmabuf.as_raw_fd().to_string()),
             (va.c_expression.as_str(), hex(va.value)),
             (size.c_expression.as_str(), hex(size.value)),
             (offset.c_expression.as_str(), hex(offset.value)),
@@ -112,29 +113,36 @@ impl<'a> AddressSpace<'a> {
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c_statement = Some(format!("replace({});", names.join(", ")));
-        let mut space = Self { all_permissions: self.all_permissions.clone(), ..*self };
         space.call(REPLACE, &arguments, c_statement, |space| {
-            let mut buffer = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
             // SAFETY: the types are those of libdrm's header; the range is a mapping of this memory, which no GPU uses.
             unsafe {
-                let import: abi::amdgpu_bo_import_fn = space.function(c"amdgpu_bo_import");
                 let operate: abi::amdgpu_bo_va_op_raw_fn = space.function(c"amdgpu_bo_va_op_raw");
                 let free: abi::amdgpu_bo_free_fn = space.function(c"amdgpu_bo_free");
-                let (import, operate, free) = (import?, operate?, free?);
-                let kind = abi::amdgpu_bo_handle_type_dma_buf_fd;
-                let imported = import(space.device, kind, dmabuf.as_raw_fd() as u32, &mut buffer);
-                if imported != 0 {
-                    return Some(imported);
-                }
+                let (operate, free) = (operate?, free?);
                 let (offset, size) = (offset.value as u64, size.value as u64);
                 let (address, replace) = (va.value as u64, abi::AMDGPU_VA_OP_REPLACE);
                 let bits = permissions.value;
-                let replaced =
-                    operate(space.device, buffer.buf_handle, offset, size, address, bits, replace);
-                free(buffer.buf_handle);
+                let replaced = operate(space.device, buffer, offset, size, address, bits, replace);
+                free(buffer);
                 Some(replaced)
             }
         })
+    }
+
+    /// Imports the memory of `dmabuf` into the address space's device.
+    fn import(&mut self, dmabuf: &OwnedFd) -> Result<abi::amdgpu_bo_handle> {
+        let mut buffer = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
+        let arguments = [("dmabuf", dmabuf.as_raw_fd().to_string())];
+        let c_statement = Some("import_memory(dmabuf);".to_owned());
+        self.call("amdgpu_bo_import", &arguments, c_statement, |space| {
+            let kind = abi::amdgpu_bo_handle_type_dma_buf_fd;
+            // SAFETY: the type is that of libdrm's header, the descriptor is open, and the result is writable.
+            unsafe {
+                let import: abi::amdgpu_bo_import_fn = space.function(c"amdgpu_bo_import");
+                import.map(|it| it(space.device, kind, dmabuf.as_raw_fd() as u32, &mut buffer))
+            }
+        })?;
+        Ok(buffer.buf_handle)
     }
 
     /// Calls a function of libdrm that returns an error number.
