@@ -161,9 +161,10 @@ fn lost_first_copy_is_suspected() {
 fn failed_import_by_libdrm_is_named() {
     let name = "suspects_on_amd::failed_import_by_libdrm_is_named";
     let Some(fetched) = fetched_release(name) else { return };
-    for (fault, call) in
-        [("PRIME_FD_TO_HANDLE#3=EIO", "amdgpu_bo_import"), ("GEM_VA.REPLACE=EIO", "amdgpu_bo_va_op_raw")]
-    {
+    for (fault, call) in [
+        ("PRIME_FD_TO_HANDLE#3=EIO", "amdgpu_bo_import"),
+        ("GEM_VA.REPLACE=EIO", "amdgpu_bo_va_op_raw"),
+    ] {
         let failure = failure(fetched, fault, "offset");
         assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");
         let what = failure["what"].as_str().unwrap();

@@ -3,11 +3,12 @@
 use super::data::{DAMAGED, FIRST_COPY, LATE_COPY, LATE_FILL, LATE_MAPPING, LATER_RIGHT};
 use super::engine;
 use super::environment::Environment;
-use super::hsa::{COPY, FILL, NEITHER_ENDED_NOR_FAULTED, REPLACE};
-use super::interface::{function_of, request};
+use super::hsa::{COPY, FAILED, FILL, NEITHER_ENDED_NOR_FAULTED};
+use super::interface::{function_of, request, suspect};
 use super::kernel_trace;
 use super::level::Level;
 use super::machine::MachineCheck;
+use super::page_table::WRONG_HALF;
 use super::requests::{call_and_error, failed_lines, is_unfinished};
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{
@@ -163,7 +164,17 @@ fn advise_wrong_result(
     {
         return Some(environment.advise_old_entry("the unmap"));
     }
-    if run.level == Level::Offset && call == REPLACE && !is_simulation {
+    // The emulated driver logs the request that failed.
+    if let Some((function, error)) = what.split_once(FAILED).filter(|_| run.driver.is_none())
+        && function == call
+    {
+        let (interface, operation) = suspect(run.level, call, false)?;
+        let kernel_function = interface.function;
+        return Some(format!(
+            "find where the kernel's {kernel_function} returns {error}{operation}"
+        ));
+    }
+    if what.contains(WRONG_HALF) && !is_simulation {
         return Some(environment.advise_old_entry("the entry was replaced"));
     }
     if what.contains(NEITHER_ENDED_NOR_FAULTED) && run.has_logged_fault() {
@@ -417,6 +428,7 @@ pub fn advise(
 
 #[cfg(test)]
 mod tests {
+    use super::super::hsa::REPLACE;
     use super::*;
 
     #[test]
@@ -440,6 +452,22 @@ mod tests {
         let run = LevelRun::passed(Level::Unmapped, vec![unmap]);
         let advice = advise_wrong_result(&run, "wrong", run.calls.first(), Environment::Real);
         assert!(advice.unwrap().contains("not flushed after the unmap"));
+    }
+
+    #[test]
+    fn failed_replacement_is_no_old_entry() {
+        let run = LevelRun::passed(Level::Offset, vec![Call::with_name(REPLACE)]);
+        for (what, expected) in [
+            ("gpu[0] does not read the second half", "the TLB was not flushed"),
+            (
+                "amdgpu_bo_va_op_raw failed: EIO",
+                "amdgpu_gem_va_ioctl returns EIO with the operation REPLACE",
+            ),
+        ] {
+            let advice = advise_wrong_result(&run, what, run.calls.first(), Environment::Real);
+            let advice = advice.unwrap();
+            assert!(advice.contains(expected), "{advice}");
+        }
     }
 
     /// Only the emulated driver logs a fill that does not end.

@@ -16,6 +16,8 @@ const FIRST: u32 = 0x0ff5_0001;
 /// The first of the numbers that the GPU has no permission to write.
 const FORBIDDEN: u32 = 0x0bad_0001;
 
+/// How messages describe memory of which a GPU reads the wrong half.
+pub const WRONG_HALF: &str = "does not read the second half";
 /// The message if a copy to memory without write permission ends without a fault, and has not changed the memory.
 const NEITHER_WROTE_NOR_FAULTED: &str = "the copy neither wrote nor faulted";
 
@@ -35,7 +37,7 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.wait_for_page_tables()?;
             let second = FIRST + (half.value / 4) as u32;
             host.check_part_kept(gpu, va, &half, second, |_| {
-                (REPLACE, format!("{} does not read the second half", gpu.c_expression))
+                (REPLACE, format!("{} {WRONG_HALF}", gpu.c_expression))
             })?;
             // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
             space.replace(&dmabuf, va, &Named::new("size", size), &start, permissions)?;

@@ -13,7 +13,7 @@ mod virtual_memory;
 pub use agents::{AGENT_INFO, POOL_INFO};
 pub use copy::{COPY, FILL, SDMA, SHADER};
 pub use cpu_access::{Difference, wrong_data};
-pub use page_table::{AddressSpace, NEITHER_ENDED_NOR_FAULTED, REPLACE};
+pub use page_table::{AddressSpace, FAILED, NEITHER_ENDED_NOR_FAULTED, REPLACE};
 pub use virtual_memory::{FREE, RELEASE};
 
 use super::record::{Argument, Record};

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// What [`Hsa::wait_for_fault`] reports after its time limit.
 pub const NEITHER_ENDED_NOR_FAULTED: &str = "the copy neither ended nor faulted";
 
+/// What follows the name of a function of libdrm that failed. The error follows.
+pub const FAILED: &str = " failed: ";
+
 /// The function that replaces entries.
 pub const REPLACE: &str = "amdgpu_bo_va_op_raw";
 
@@ -163,7 +166,7 @@ impl<'a> AddressSpace<'a> {
                     -1 => std::io::Error::last_os_error(),
                     number => std::io::Error::from_raw_os_error(-number),
                 };
-                Err(hsa.recorder.fail_in(name, format!("{name} failed: {error}")))
+                Err(hsa.recorder.fail_in(name, format!("{name}{FAILED}{error}")))
             }
             None => Err(hsa.recorder.skip(format!("libdrm_amdgpu has no {name}"))),
         }
