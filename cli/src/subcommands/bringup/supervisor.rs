@@ -49,7 +49,7 @@ pub enum Cause {
     GpuFault(usize, u64, Vec<usize>),
     /// The process crashed while these calls were in flight, the latest first.
     Crash(Vec<usize>, End),
-    /// These calls were in flight when the time limit expired.
+    /// These calls were in flight when the time limit expired, the earliest first.
     Hang(Vec<usize>, Duration),
 }
 
@@ -257,7 +257,12 @@ impl Records {
         }
         let last = self.calls.len().checked_sub(1);
         match end {
-            End::Killed => return Outcome::Failed(Cause::Hang(self.in_flight(), limit)),
+            End::Killed => {
+                // The call that hangs can hold a lock for which the later calls wait.
+                let mut in_flight = self.in_flight();
+                in_flight.sort_by_key(|index| (self.is_wait(*index), *index));
+                return Outcome::Failed(Cause::Hang(in_flight, limit));
+            }
             End::Exited(0) => {}
             _ => return Outcome::Failed(Cause::Crash(self.in_flight(), end)),
         }
@@ -302,8 +307,13 @@ impl Records {
         let has_no_end = |index: &usize| self.calls[*index].end.is_none();
         let mut in_flight: Vec<_> = (0..self.calls.len()).rev().filter(has_no_end).collect();
         // Calls that wait for another process come last, because the other process is the one that hangs.
-        in_flight.sort_by_key(|index| self.calls[*index].begin.call == "wait");
+        in_flight.sort_by_key(|index| self.is_wait(*index));
         in_flight
+    }
+
+    /// Returns whether a call waits for another process.
+    fn is_wait(&self, index: usize) -> bool {
+        self.calls[index].begin.call == "wait"
     }
 }
 
@@ -417,6 +427,18 @@ impl LevelRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The later calls can wait for a lock that the first call holds.
+    #[test]
+    fn hang_is_attributed_to_the_first_call_in_flight() {
+        let calls = ["wait", "hsa_amd_vmem_map", "hsa_amd_vmem_unmap"].map(Call::with_name);
+        let records = Records { calls: calls.to_vec(), ..Records::default() };
+        let outcome = |end| records.outcome(end, Duration::ZERO);
+        let hang = Cause::Hang(vec![1, 2, 0], Duration::ZERO);
+        assert_eq!(outcome(End::Killed), Outcome::Failed(hang));
+        let end = End::Signal(11);
+        assert_eq!(outcome(end), Outcome::Failed(Cause::Crash(vec![2, 1, 0], end)));
+    }
 
     #[test]
     fn end_of_another_process_is_attributed_to_its_call() {
