@@ -269,13 +269,13 @@ pub fn function_of(line: &str) -> Option<&'static str> {
     interfaces.find(|interface| is_logged(interface, line)).map(|interface| interface.function)
 }
 
-/// Returns the interface that a line of the runtime's output or of the kernel's log names: its function, or its
-/// request, as `AMDGPU_INFO_ACCEL_WORKING = 0` names `DRM_IOCTL_AMDGPU_INFO`.
-pub fn named_in(line: &str) -> Option<&'static Interface> {
+/// Returns the interface that a line of the runtime's output or of the kernel's log names, and the word that names it:
+/// its function, or its request, as `AMDGPU_INFO_ACCEL_WORKING = 0` names `DRM_IOCTL_AMDGPU_INFO`.
+pub fn named_in(line: &str) -> Option<(&'static Interface, &str)> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let words: Vec<_> =
         line.split(|letter| !is_name(letter)).filter(|word| !word.is_empty()).collect();
-    let is_named = |interface: &&Interface| {
+    let named = |interface: &'static Interface| {
         let request = interface.request;
         let name = request.strip_prefix("DRM_IOCTL_").or(request.strip_prefix("AMDKFD_IOC_"));
         // Names of one word, such as `VERSION`, can also be other words.
@@ -284,9 +284,10 @@ pub fn named_in(line: &str) -> Option<&'static Interface> {
             let rest = name.and_then(|name| word.strip_prefix(name));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
         };
-        words.iter().any(|word| *word == interface.function || names_request(word))
+        let is_name = |word: &&&str| **word == interface.function || names_request(word);
+        Some((interface, *words.iter().find(is_name)?))
     };
-    TABLE.iter().flat_map(|row| row.1).find(is_named)
+    TABLE.iter().flat_map(|row| row.1).find_map(named)
 }
 
 /// Returns whether a line of the emulated driver's log is a request to this interface.
@@ -334,12 +335,15 @@ mod tests {
     #[test]
     fn logs_name_interfaces() {
         for (line, expected) in [
-            ("_amdgpu_device_initialize: AMDGPU_INFO_ACCEL_WORKING = 0", Some(INFO)),
-            ("amdgpu_gem_va_ioctl+0x1c/0x20 [amdgpu]", Some(GEM_VA)),
+            (
+                "_amdgpu_device_initialize: AMDGPU_INFO_ACCEL_WORKING = 0",
+                Some((&INFO, "AMDGPU_INFO_ACCEL_WORKING")),
+            ),
+            ("amdgpu_gem_va_ioctl+0x1c/0x20 [amdgpu]", Some((&GEM_VA, "amdgpu_gem_va_ioctl"))),
             ("VERSION 3 of INFO", None),
             ("acquiring VM for 1001 using 8", None),
         ] {
-            assert_eq!(named_in(line).copied(), expected, "{line}");
+            assert_eq!(named_in(line), expected, "{line}");
         }
     }
 

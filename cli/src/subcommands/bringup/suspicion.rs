@@ -244,21 +244,22 @@ fn has_failed_with(run: &LevelRun, words: &str) -> bool {
     matches!(&run.outcome, Outcome::Failed(Cause::Wrong(_, what)) if what.contains(words))
 }
 
-/// Suspects kernel functions. A function that the runtime's output or the kernel's log names comes first.
+/// Suspects kernel functions. A function that the runtime's output or the kernel's log names comes first. Quotes only
+/// the word that names the function, because `--redact` omits the lines of logs.
 fn suspect_named(run: &LevelRun, functions: &[&str]) -> String {
     let kernel = run.kernel.as_deref().unwrap_or_default().iter().map(String::as_str);
     let mut lines = run.output.lines().chain(kernel);
     let named = lines.find_map(|line| {
-        let function = named_in(line)?.function;
-        functions.contains(&function).then_some((function, line.trim()))
+        let (interface, word) = named_in(line)?;
+        functions.contains(&interface.function).then_some((interface.function, word))
     });
-    let Some((first, line)) = named else {
+    let Some((first, word)) = named else {
         return format!("suspect {} first", functions.join(", "));
     };
     let others: Vec<_> = functions.iter().filter(|function| **function != first).copied().collect();
     let then =
         if others.is_empty() { String::new() } else { format!(", then {}", others.join(", ")) };
-    format!("suspect {first} first, because the log names its request (`{line}`){then}")
+    format!("suspect {first} first, because the log names its request (`{word}`){then}")
 }
 
 /// Returns whether an argument of `call` is an address that an earlier call of the same process has unmapped. The page
