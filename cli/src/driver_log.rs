@@ -4,7 +4,7 @@ use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
 use crate::screen::note;
 use crate::subcommands::bringup::{call_and_error, count_failures, returned_error};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
@@ -134,13 +134,14 @@ impl EmulatedLog {
 
     /// Reads what was logged since the previous call of this method, or since [`open`](Self::open).
     fn read(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
-        if self.is_users {
-            return self.file.read_to_end(bytes).map(drop);
-        }
-        self.file.seek(SeekFrom::Start(0))?;
         self.file.read_to_end(bytes)?;
-        // Workers append, so the file can be truncated while they run.
-        self.file.set_len(0)
+        let end = self.file.stream_position()?;
+        if !self.is_users && end > 0 {
+            // Free the memory of what was read. Do not truncate the file: a running worker can have appended lines.
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.file, flags, 0, end)?;
+        }
+        Ok(())
     }
 }
 
@@ -182,6 +183,29 @@ impl DriverLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
+
+    /// A thread of the runtime can append lines while the log is read.
+    #[test]
+    fn log_loses_no_line_of_a_running_worker() {
+        const LINES: usize = 20_000;
+        let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let mut appended = File::options().append(true).open(path).unwrap();
+        let mut log = EmulatedLog { file, is_users: false };
+        let worker = std::thread::spawn(move || {
+            (0..LINES).for_each(|_| appended.write_all(b"1:1 0.1 kfd WAIT_EVENTS\n").unwrap());
+        });
+        let mut bytes = Vec::new();
+        while !worker.is_finished() {
+            log.read(&mut bytes).unwrap();
+        }
+        log.read(&mut bytes).unwrap();
+        assert_eq!(String::from_utf8(bytes).unwrap().lines().count(), LINES);
+        let pages = log.file.metadata().unwrap().blocks() / 8;
+        assert!(pages <= 1, "{pages} pages are not freed");
+    }
 
     #[test]
     fn redacted_failures_keep_gpu_faults() {
