@@ -40,6 +40,11 @@ impl Output {
         }
     }
 
+    /// Returns the path of the file, device or pipe. Returns `None` for standard output.
+    pub fn path(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
     /// Returns whether the result is written to a file, device or pipe instead of standard output.
     pub fn has_path(&self) -> bool {
         self.output.is_some()
@@ -152,6 +157,31 @@ pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     let bad_usage = |error| BadUsage(format!("cannot write {}: {error}", path.display()));
     let (file, target) = create_temporary(path).map_err(bad_usage)?;
     note_if_lost(file.as_file(), &std::path::absolute(target)?, path);
+    Ok(())
+}
+
+/// Checks that these options write to different files, if they are given.
+///
+/// # Errors
+/// Returns [`BadUsage`] if two options name the same file.
+pub fn check_different(options: &[(&str, Option<&Path>)]) -> anyhow::Result<()> {
+    let target = |path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let new_file =
+            || Some(folder.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?));
+        path.canonicalize().ok().or_else(new_file)
+    };
+    let given = options.iter().filter_map(|(option, path)| Some((option, (*path)?)));
+    let mut found: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in given.filter(|(_, path)| !is_special(path)) {
+        let Some(target) = target(path) else { continue };
+        if let Some((other, _)) = found.iter().find(|(_, it)| *it == target) {
+            let path = path.display();
+            let message = format!("{other} and {option} write to the same file, {path}");
+            return Err(BadUsage(message).into());
+        }
+        found.push((option, target));
+    }
     Ok(())
 }
 

@@ -269,6 +269,25 @@ fn log_contains_calls_of_every_level() {
 }
 
 #[test]
+fn invalid_files_keep_the_earlier_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, new) = (path("log"), path("new"));
+    std::fs::write(&log, "earlier").unwrap();
+    for (arguments, words) in [
+        (["--log", &log, "-o", "/nowhere/report"], "cannot write /nowhere/report"),
+        (["--log", &log, "-o", &log], "--log and --output write to the same file"),
+        (["--log", &new, "--program", &path("./new")], "the same file, "),
+    ] {
+        let output = run_simulated("gpus=1", &arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_contains(&stderr(&output), &[words]);
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "earlier");
+    }
+    assert!(!std::fs::exists(new).unwrap());
+}
+
+#[test]
 fn report_survives_unwritable_log() {
     let arguments = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
     let output = run_simulated("gpus=1", &arguments);

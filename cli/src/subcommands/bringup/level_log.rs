@@ -4,25 +4,20 @@ use super::gpu_fault::is_driver_line;
 use super::requests::returned_error;
 use super::supervisor::{Call, LevelRun};
 use crate::provenance::Privacy;
-use crate::{BadUsage, output};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
-pub fn create_log(path: &Path) -> anyhow::Result<File> {
-    output::check_writable(path)?;
-    let cannot_write = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
-    File::create(path).map_err(cannot_write)
-}
-
-/// Writes the first line of the log: the version of this command, the kernel and the time.
-pub fn write_log_header(log: &mut File) -> std::io::Result<()> {
+/// Creates the log, and writes its first line: the version of this command, the kernel and the time.
+pub fn create_log(path: &Path) -> std::io::Result<File> {
+    let mut log = File::create(path)?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let time = humantime::format_rfc3339_seconds(SystemTime::now());
     let version = env!("CARGO_PKG_VERSION");
-    log.write_all(format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim()).as_bytes())
+    log.write_all(format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim()).as_bytes())?;
+    Ok(log)
 }
 
 /// Writes all calls of a level, each with the lines that driver and runtime logged during the call. GPU faults, and

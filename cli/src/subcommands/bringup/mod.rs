@@ -53,7 +53,7 @@ use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
 use hsa_vmm_conformance::worker::connect_to_parent;
 use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
-use level_log::{create_log, write_log, write_log_header};
+use level_log::{create_log, write_log};
 use recorder::Recorder;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -66,10 +66,11 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     }
     // Check the arguments before running anything.
     args.simulation_config()?;
-    args.program.as_deref().map_or(Ok(()), output::check_writable)?;
-    let mut log = args.log.as_deref().map(create_log).transpose()?;
-    let mut kernel = KernelLog::open_at_end();
+    let files = [("--log", args.log.as_deref()), ("--program", args.program.as_deref())];
+    files.iter().filter_map(|(_, path)| *path).try_for_each(output::check_writable)?;
     args.output.check_writable()?;
+    output::check_different(&[&files[..], &[("--output", args.output.path())]].concat())?;
+    let mut kernel = KernelLog::open_at_end();
     let interrupt = Interrupt::new()?;
     note_unused_log();
     // The table is written level by level. Without --redact, only the path of the runtime is cleaned, because readers
@@ -88,14 +89,15 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
-    let mut log_written = Ok(());
+    let (mut log_file, mut log_written) = (None, Ok(()));
     let mut driver_errors = BTreeSet::new();
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
-        if let Some(log) = &mut log {
-            let header = if runs.is_empty() { write_log_header(log) } else { Ok(()) };
-            let written = header
-                .and_then(|()| write_log(log, &run, &args.privacy))
+        if let Some(path) = &args.log {
+            // Keep an earlier log until there is a result.
+            let file = log_file.take().map_or_else(|| create_log(path), Ok);
+            let written = file
+                .and_then(|file| write_log(log_file.insert(file), &run, &args.privacy))
                 .map_err(|cause| output::record_failure("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
