@@ -188,25 +188,56 @@ fn both_mappings_are_suspected_equally() {
     }
 }
 
-/// If a forbidden copy neither writes nor faults, the copy is the suspect, not the page-table entry. Starts the level
-/// alone, because earlier levels would detect the same fault.
+/// Starts a level alone, with a planned fault that earlier levels would detect. Calls `until` with each record, until it
+/// returns a result.
+#[track_caller]
+fn run_level<T>(
+    fetched: &FetchedRelease,
+    fault: &str,
+    level: &str,
+    machine: &str,
+    until: impl Fn(&Value) -> Option<T>,
+) -> T {
+    let release = fetched.release();
+    let start = ["emulate", "--rocr", release.version(), "--fault", fault];
+    let mut command =
+        command(&[&start[..], &["--", HSA_VMM, "bringup", "--run-level", level]].concat());
+    command.env("HSA_KFD", machine);
+    let mut worker = Worker::start(command, worker::Output::Capture).unwrap();
+    loop {
+        match worker.receive::<Value>(Duration::from_secs(20)) {
+            Received::Message(record) => {
+                if let Some(result) = until(&record) {
+                    return result;
+                }
+            }
+            other => panic!("{other:?}: {}", worker.captured_output()),
+        }
+    }
+}
+
+/// If a forbidden copy neither writes nor faults, the copy is the suspect, not the page-table entry.
 #[test]
 fn lost_forbidden_copy_is_no_wrong_permission() {
     let name = "suspects_on_amd::lost_forbidden_copy_is_no_wrong_permission";
     let Some(fetched) = fetched_release(name) else { return };
-    let release = fetched.release();
-    let start = ["emulate", "--rocr", release.version(), "--fault", "COPY#3=lost"];
-    let level = ["--", HSA_VMM, "bringup", "--run-level", "permission"];
-    let mut worker =
-        Worker::start(command(&[&start[..], &level].concat()), worker::Output::Capture).unwrap();
-    let attributed = loop {
-        match worker.receive::<Value>(Duration::from_secs(20)) {
-            Received::Message(record) if record["attributed"].is_object() => break record,
-            Received::Message(_) => {}
-            other => panic!("{other:?}: {}", worker.captured_output()),
-        }
-    };
-    let attributed = &attributed["attributed"];
-    assert_eq!(attributed["call"], "hsa_amd_memory_async_copy", "{attributed:#}");
+    let attributed = run_level(fetched, "COPY#3=lost", "permission", "", |record| {
+        record["attributed"].as_object().cloned()
+    });
+    assert_eq!(attributed["call"], "hsa_amd_memory_async_copy", "{attributed:#?}");
     assert_eq!(attributed["what"], "the copy neither wrote nor faulted");
+}
+
+/// Another process can change the available memory during a try of the level `killed`.
+#[test]
+fn killed_is_tried_again() {
+    let name = "suspects_on_amd::killed_is_tried_again";
+    let Some(fetched) = fetched_release(name) else { return };
+    let machine = format!("machine=again{}", std::process::id());
+    // The first query of the level.
+    let end = run_level(fetched, "AVAILABLE_MEMORY#1=double", "killed", &machine, |record| {
+        let is_end = record == "reached" || record["attributed"].is_object();
+        is_end.then(|| record.clone())
+    });
+    assert_eq!(end, "reached");
 }

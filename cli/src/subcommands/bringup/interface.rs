@@ -243,7 +243,7 @@ pub fn is_request_of_a_level(line: &str) -> bool {
 /// level reported. `has_moved` is whether a grant to another GPU has moved or damaged the memory.
 pub fn suspect(level: Level, call: &str, has_moved: bool) -> Option<(Interface, String)> {
     let (interface, operation) = match (level, call) {
-        (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),
+        (Level::Pools | Level::Counted | Level::Killed, "hsa_agent_get_info") => (AVAILABLE, None),
         (Level::Counted, "hsa_amd_vmem_handle_release" | "hsa_amd_memory_pool_free") => {
             (FREE, None)
         }

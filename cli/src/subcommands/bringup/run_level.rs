@@ -50,7 +50,7 @@ pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::R
     let Some(table) = load_runtime(args, recorder)? else { return Ok(()) };
     let result = match level {
         Level::Library => check_functions(&table, recorder),
-        _ => start_and_run(&Hsa::new(table, recorder, args.time_limit), level),
+        _ => start_and_run(&Hsa::new(table, recorder, args), level),
     };
     if result.is_ok() {
         recorder.send(&Record::Reached);
@@ -66,7 +66,7 @@ pub fn run_in_other_process(
     requests: &Requests,
 ) -> anyhow::Result<Exit> {
     let Some(table) = load_runtime(args, recorder)? else { return Ok(Exit::Failure) };
-    match other_process::run(&Hsa::new(table, recorder, args.time_limit), level, requests) {
+    match other_process::run(&Hsa::new(table, recorder, args), level, requests) {
         Ok(()) => Ok(Exit::Success),
         Err(AlreadyReported) => Ok(Exit::Failure),
     }

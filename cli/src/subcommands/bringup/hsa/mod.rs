@@ -16,12 +16,15 @@ pub use cpu_access::{Difference, wrong_data};
 pub use page_table::{AddressSpace, FAILED, NEITHER_ENDED_NOR_FAULTED, REPLACE};
 pub use virtual_memory::{FREE, RELEASE};
 
+use super::arguments::Bringup;
 use super::record::{Argument, Record};
 use super::recorder::{AlreadyReported, Recorder};
+use crate::choice::RuntimeChoice;
+use crate::planned_faults::is_driver_emulated;
 use hsa_sys as sys;
 use std::fmt;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 type Result<T> = std::result::Result<T, AlreadyReported>;
 
@@ -64,6 +67,8 @@ pub struct Hsa<'a> {
     pub recorder: &'a Recorder,
     /// When the level's time limit expires.
     deadline: Instant,
+    /// Whether the driver is simulated or emulated. Each process then usually has its own GPUs.
+    pub is_emulated: bool,
     /// The first CPU, once [`Hsa::set_cpu`] was called.
     cpu: OnceLock<sys::hsa_agent_t>,
 }
@@ -81,10 +86,10 @@ fn output(name: &str, value: impl Into<String>) -> Vec<Argument> {
 }
 
 impl<'a> Hsa<'a> {
-    /// `time_limit` is the level's time limit.
-    pub fn new(table: sys::Table, recorder: &'a Recorder, time_limit: Duration) -> Self {
-        let (deadline, cpu) = (Instant::now() + time_limit, OnceLock::new());
-        Self { vmem: table.vmem.ok(), table, recorder, deadline, cpu }
+    pub fn new(table: sys::Table, recorder: &'a Recorder, args: &Bringup) -> Self {
+        let (deadline, cpu) = (Instant::now() + args.time_limit, OnceLock::new());
+        let is_emulated = args.runtime.choice == RuntimeChoice::Simulation || is_driver_emulated();
+        Self { vmem: table.vmem.ok(), table, recorder, deadline, is_emulated, cpu }
     }
 
     /// Sets the CPU that looks at copies that do not end.
