@@ -446,6 +446,28 @@ fn c_program_repeats_the_failure() {
     }
 }
 
+/// The program does not compare numbers of bytes and descriptors. It prints them.
+#[test]
+fn c_program_prints_numbers() {
+    let name = "on_amd::c_program_prints_numbers";
+    for fetched in test::fetch_selected_releases(name) {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, program) = (folder.path().join("repeat.c"), folder.path().join("repeat"));
+        for (plan, words) in [
+            ("AVAILABLE_MEMORY=lost", "0 bytes are available\n"),
+            ("EXPORT_DMABUF=leak", " descriptors are open\n"),
+        ] {
+            let arguments = ["--program", source.to_str().unwrap()];
+            run_emulated(fetched, &["--fault", plan], &arguments);
+            compile(fetched, &source, &program);
+            let release = fetched.release();
+            let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--fault", plan];
+            let output = run(&[&start[..], &["--", program.to_str().unwrap()]].concat());
+            assert_contains(&stdout(&output), &[words, "compare the printed numbers"]);
+        }
+    }
+}
+
 fn compile(fetched: &FetchedRelease, source: &Path, program: &Path) {
     let output = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Werror", "-o"])

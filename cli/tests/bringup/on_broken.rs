@@ -1,7 +1,7 @@
 //! Missing and broken libraries, and runtimes that crash or hang.
 
 use super::{assert_contains, failed_level, report};
-use crate::run_command::{HSA_VMM, command, run, stdout};
+use crate::run_command::{HSA_VMM, command, run, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,6 +34,13 @@ fn missing_library_fails_the_first_level() {
     assert_eq!(report["failure"]["kind"], "library");
     assert_contains(report["failure"]["what"].as_str().unwrap(), &["/nowhere/libhsa.so"]);
     assert_contains(&report["failure"]["try_next"].to_string(), &["rocr fetch", "--runtime sim"]);
+    // No program can repeat this failure.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("repeat.c");
+    let arguments = ["--program", program.to_str().unwrap()];
+    let output = bringup(Path::new("/nowhere/libhsa.so"), &arguments);
+    assert_contains(&stderr(&output), &["no file is written, because no library was loaded"]);
+    assert!(!program.exists() && !stdout(&output).contains("--program"), "{output:?}");
     // Without `--runtime sim`, bringup never uses the simulation.
     let output = command(&["bringup", "--format", "json"])
         .env("ROCM_PATH", "/nowhere")

@@ -2,6 +2,7 @@
 //! "descriptors".
 
 use super::hsa::{AGENT_INFO, Address, Agent, FREE, Handle, Hsa, POOL_INFO, RELEASE};
+use super::record::Argument;
 use super::recorder::AlreadyReported;
 use super::run_level::Resources;
 use hsa_vmm_conformance::describe;
@@ -184,7 +185,7 @@ type Step<'a> = dyn Fn(&Address, &Handle) -> Result<()> + 'a;
 pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let nothing = |_: &Address, _: &Handle| Ok(());
-    let export = |_: &Address, memory: &Handle| hsa.export(memory).map(drop);
+    let export = |_: &Address, memory: &Handle| hsa.close(hsa.export(memory)?);
     let grant = |va: &Address, _: &Handle| hsa.grant(va, size, &[gpu]);
     let steps: [(&str, &Step<'_>); 3] = [
         ("hsa_amd_vmem_map", &nothing),
@@ -203,7 +204,7 @@ pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         };
         // The first round can open files that stay open.
         round()?;
-        let before = open_descriptors();
+        let before = record_descriptors(hsa);
         (0..ROUNDS).try_for_each(|_| round())?;
         let leaked = || open_descriptors().saturating_sub(before);
         // A driver can close descriptors later, together with the memory.
@@ -211,7 +212,7 @@ pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         while leaked() >= ROUNDS && began.elapsed() < RELEASE_LIMIT {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let leaked = leaked();
+        let leaked = record_descriptors(hsa).saturating_sub(before);
         if leaked >= ROUNDS {
             let message = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
             return Err(hsa.recorder.fail_in(call, message));
@@ -219,6 +220,17 @@ pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     }
     hsa.recorder.record_fact("none is left open");
     Ok(())
+}
+
+/// Counts the open descriptors in a step that the C program repeats.
+fn record_descriptors(hsa: &Hsa<'_>) -> usize {
+    let c_statement = Some("print_descriptors();".to_owned());
+    let count = || {
+        let count = open_descriptors();
+        let output = Argument { name: "count".to_owned(), value: count.to_string() };
+        (count, None, vec![output])
+    };
+    hsa.recorder.record("count_descriptors", &[], c_statement, count).1
 }
 
 fn open_descriptors() -> usize {

@@ -206,6 +206,7 @@ pub const TABLE: &[(&str, &[Interface])] = &[
     ("amdgpu_bo_import", &[PRIME]),
     ("amdgpu_bo_va_op_raw", &[GEM_VA, GEM_OP, GEM_CLOSE]),
     ("close", &[unlogged("a dma-buf", "close", "dma_buf_release")]),
+    ("count_descriptors", &[unlogged("/proc/self/fd", "getdents", "proc_readfd")]),
     ("fill", &[DRM_FAULT]),
     ("compare", &[DRM_FAULT]),
     (

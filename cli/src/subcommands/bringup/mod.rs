@@ -149,9 +149,13 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
     let program_written = match (failed_run, &args.program) {
-        (Some(run), Some(path)) if run.level.is_repeatable_in_c() => {
+        (Some(run), Some(path)) if run.is_repeatable_in_c() => {
             let text = reproduce::program_source(run, path, args.privacy.is_redacting());
             output::save(path, text.as_bytes())
+        }
+        (Some(run), Some(_)) if run.level.is_repeatable_in_c() => {
+            note!("--program: no file is written, because no library was loaded");
+            Ok(())
         }
         (Some(run), Some(_)) => {
             note!(
@@ -179,7 +183,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::print_failure(out, run.level, failure)?;
             writeln!(out, "\nreproduce: {}{time_limit}", command(run))?;
             match &args.program {
-                _ if !run.level.is_repeatable_in_c() || program_written.is_err() => {}
+                _ if !run.is_repeatable_in_c() || program_written.is_err() => {}
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
                 }

@@ -7,6 +7,7 @@
  * bringup was run: with LD_LIBRARY_PATH=/opt/rocm/lib, or inside of `hsa-vmm emulate --rocr VERSION --`.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -93,6 +94,18 @@ static UNUSED void compare(void *at, size_t bytes, uint32_t first, uint32_t step
     fprintf(stderr, "at offset %#zx: expected %#x, found %#x\n", i * 4, expected, found);
     exit(1);
   }
+}
+
+static UNUSED void print_available(hsa_agent_t agent) {
+  uint64_t available = 0;
+  CHECK(hsa_agent_get_info(agent, (hsa_agent_info_t)HSA_AMD_AGENT_INFO_MEMORY_AVAIL, &available));
+  printf("%llu bytes are available\n", (unsigned long long)available);
+}
+
+static UNUSED void print_descriptors(void) {
+  int count = 0;
+  for (int number = 0; number < 4096; number++) count += fcntl(number, F_GETFD) >= 0;
+  printf("%d descriptors are open\n", count);
 }
 
 /* Forks a second process, which calls `other`. Must be called before the runtime starts. Returns a socket to the second

@@ -1,7 +1,7 @@
 //! Writes a level as a C program that makes the same calls.
 
 use super::level::Level;
-use super::supervisor::{Call, LevelRun};
+use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::program::quoted;
 use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
@@ -98,8 +98,22 @@ pub fn program_source(run: &LevelRun, path: &Path, is_redacted: bool) -> String 
     } else {
         write_body(&mut text, &first);
     }
-    text.push_str("  puts(\"all calls succeeded\");\n  return 0;\n}\n");
+    // The program does not know which numbers are right.
+    let mut statements = first.iter().filter_map(|call| call.begin.c_statement.as_deref());
+    let advice = match statements.any(|statement| statement.starts_with("print_")) {
+        true => "; compare the printed numbers with those of the report",
+        false => "",
+    };
+    let _ = writeln!(text, "  puts(\"all calls succeeded{advice}\");\n  return 0;\n}}");
     text
+}
+
+impl LevelRun {
+    /// Returns whether a C program can repeat the level.
+    pub fn is_repeatable_in_c(&self) -> bool {
+        let has_library = !matches!(self.outcome, Outcome::Failed(Cause::NoLibrary(_)));
+        has_library && self.level.is_repeatable_in_c()
+    }
 }
 
 fn write_body(text: &mut String, calls: &[&Call]) {
@@ -131,7 +145,6 @@ fn write_variables(text: &mut String, calls: &[&Call]) {
     for (name, declaration) in [
         ("value", "uint64_t value = 0;"),
         ("name", "char name[64];"),
-        ("available", "uint64_t available = 0;"),
         ("access", "hsa_amd_memory_pool_access_t access;"),
         ("va", "void *va = NULL;"),
         ("va2", "void *va2 = NULL;"),
@@ -176,7 +189,6 @@ fn write_releases(text: &mut String, calls: &[&Call], indent: &str) {
 #[cfg(test)]
 mod tests {
     use super::super::record::{Begin, CallId, Logs};
-    use super::super::supervisor::{Cause, Outcome};
     use super::*;
     use std::time::Duration;
 

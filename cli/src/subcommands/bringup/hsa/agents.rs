@@ -97,8 +97,7 @@ impl Hsa<'_> {
             ("HSA_AMD_AGENT_INFO_MEMORY_AVAIL", "0".to_owned()),
             ("&available", "out".into()),
         ];
-        let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
-        let c_statement = format!("CHECK({AGENT_INFO}({}));", names.join(", "));
+        let c_statement = format!("print_available({});", agent.c_expression);
         let (id, status) = self.recorder.record(AGENT_INFO, &arguments, Some(c_statement), || {
             // SAFETY: `value` is writable, and as large as the attribute: eight bytes.
             let status = unsafe {
