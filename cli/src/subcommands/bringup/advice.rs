@@ -309,9 +309,7 @@ pub fn advise(
         return advice;
     }
     // The kernel's log names the function more exactly than any request does.
-    if matches!(environment, Environment::VirtualMachine | Environment::Real) {
-        advice.extend(run.kernel.as_deref().ok().and_then(kernel_trace::advise));
-    }
+    advice.extend(kernel_trace::advise(run.kernel_lines()));
     // The first error usually causes the later errors.
     let errors = driver.as_deref().map(failed_lines).unwrap_or_default();
     let repeated = errors.first().map_or(0, |first| {
@@ -411,8 +409,8 @@ pub fn advise(
     match cause {
         Cause::Hang(..) => advice.push(environment.advise_hang(command, setup.earlier)),
         Cause::Crash(_, end) => {
-            advice.extend(advise_bus_error(*end));
-            let is_told = driver.is_some();
+            advice.extend(advise_bus_error(*end).filter(|_| !is_simulation));
+            let is_told = driver.is_some() || is_simulation;
             advice.extend((!is_told).then(|| advise_segmentation_fault(run, call, *end)).flatten());
             advice.extend(environment.advise_backtrace());
         }

@@ -34,6 +34,11 @@ impl Environment {
         }
     }
 
+    /// Returns whether the kernel's driver takes part.
+    pub fn uses_kernel(self) -> bool {
+        matches!(self, Self::VirtualMachine | Self::Real)
+    }
+
     /// Says how to get a runtime.
     pub fn advise_runtime(self) -> String {
         let start = match self {
@@ -231,6 +236,15 @@ impl Environment {
             Self::VirtualMachine => "vm --page-tables FILE",
             Self::Simulation | Self::Real => "/sys/kernel/debug/dri/*/amdgpu_vm_info",
         }
+    }
+}
+
+impl LevelRun {
+    /// Returns the lines that the kernel logged during the level. Without the kernel's driver, returns no lines: they are
+    /// about other programs.
+    pub fn kernel_lines(&self) -> &[String] {
+        let lines = self.kernel.as_deref().unwrap_or_default();
+        if Environment::of(self).uses_kernel() { lines } else { &[] }
     }
 }
 

@@ -128,16 +128,14 @@ impl LevelRun {
     /// Returns the GPU fault that happened during the level. The level "permission" provokes a fault, which is not
     /// returned. The runtime also reports errors of an engine as faults, which are not returned either.
     pub fn gpu_fault(&self) -> Option<GpuFault> {
-        let kernel = self.kernel.as_deref().unwrap_or_default();
-        let fault = GpuFault::find(&self.output, kernel);
+        let fault = GpuFault::find(&self.output, self.kernel_lines());
         fault.filter(|_| self.level != Level::Permission && self.engine_error().is_none())
     }
 
     /// Returns whether the emulated driver or the kernel logged a GPU fault during the level.
     pub fn has_logged_fault(&self) -> bool {
-        let kernel = self.kernel.as_deref().unwrap_or_default();
         self.driver.iter().flatten().any(|(_, line)| is_driver_line(line))
-            || kernel.iter().any(|line| is_kernel_message(line))
+            || self.kernel_lines().iter().any(|line| is_kernel_message(line))
     }
 
     /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime can report the
@@ -169,6 +167,7 @@ mod tests {
     use super::super::advice::{Setup, advise};
     use super::super::record::Argument;
     use super::*;
+    use hsa_vmm_conformance::worker::End;
 
     fn call(name: &str, arguments: &[(&str, &str)]) -> Call {
         let argument =
@@ -229,6 +228,24 @@ mod tests {
         calls[1].begin.id.process = 1;
         for (process, expected) in [(0, 0), (1, 1), (2, 1)] {
             assert_eq!(granted_by(&calls, 0x7f_1000, process), Some(expected), "{process}");
+        }
+    }
+
+    /// This machine's kernel takes no part in a simulation, so its log is about another program.
+    #[test]
+    fn kernel_log_is_ignored_without_the_kernels_driver() {
+        let mut run = LevelRun::passed(Level::Data, vec![call("compare", &[])]);
+        run.kernel = Ok(vec!["amdgpu: page fault at 0x7f2000".to_owned()]);
+        assert!(run.gpu_fault().is_some() && run.has_logged_fault());
+        run.runtime = Some(None);
+        assert!(run.gpu_fault().is_none() && !run.has_logged_fault());
+        // Simulated memory is no mapping of a device.
+        let (command, earlier) = ("hsa-vmm bringup", std::time::Duration::ZERO);
+        let setup = Setup { command, earlier, config: None, planned_faults: &[] };
+        for signal in [7, 11] {
+            let cause = Cause::Crash(vec![0], End::Signal(signal));
+            let advice = advise(&run, &cause, run.calls.first(), &None, &[], setup).concat();
+            assert!(!advice.contains("drm_gem_mmap"), "{advice}");
         }
     }
 

@@ -247,7 +247,7 @@ fn has_failed_with(run: &LevelRun, words: &str) -> bool {
 /// Suspects kernel functions. A function that the runtime's output or the kernel's log names comes first. Quotes only
 /// the word that names the function, because `--redact` omits the lines of logs.
 fn suspect_named(run: &LevelRun, functions: &[&str]) -> String {
-    let kernel = run.kernel.as_deref().unwrap_or_default().iter().map(String::as_str);
+    let kernel = run.kernel_lines().iter().map(String::as_str);
     let mut lines = run.output.lines().chain(kernel);
     let named = lines.find_map(|line| {
         let (interface, word) = named_in(line)?;
