@@ -93,6 +93,18 @@ fn hang_is_killed_and_reported() {
     assert_contains(&stdout(&output), &["hangs in hsa_init", "-> does not return", "--time-limit"]);
 }
 
+/// A driver can keep a process in the kernel, so that SIGKILL does not end it.
+#[test]
+fn hang_in_the_kernel_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = compile_broken(folder.path(), "hold_exit(); for (;;) pause()", &[]);
+    let began = Instant::now();
+    let output = bringup(&library, &["--time-limit", "1s"]);
+    assert!(began.elapsed() < Duration::from_secs(15));
+    let text = stdout(&output).replace("\n    ", " ");
+    assert_contains(&text, &["hangs in hsa_init", "does not end after SIGKILL", "cat /proc/"]);
+}
+
 #[test]
 fn killing_bringup_kills_its_worker() {
     let folder = tempfile::tempdir().unwrap();

@@ -28,6 +28,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of these checks after the worker has closed the socket, when the worker will exit soon.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
+/// The time within which a worker must end after SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
 /// A worker process. Dropping a `Worker` kills the worker's process group.
 #[derive(Debug)]
 pub struct Worker {
@@ -44,6 +47,7 @@ pub struct Worker {
     /// Whether the socket is closed, so that no more messages arrive.
     closed: bool,
     ended: Option<End>,
+    is_unkillable: bool,
 }
 
 /// The destination of the output of a worker and its runtime.
@@ -103,6 +107,7 @@ impl Worker {
             buffer: Vec::new(),
             closed: false,
             ended: None,
+            is_unkillable: false,
         })
     }
 
@@ -173,15 +178,21 @@ impl Worker {
         }
     }
 
-    /// Kills the worker's process group. Messages that the worker sent before can still be received.
+    /// Kills the worker's process group. Messages that the worker sent before can still be received. If a driver keeps
+    /// the worker in the kernel, returns after [`KILL_LIMIT`].
     pub fn kill(&mut self) {
         if self.try_reap() {
             return;
         }
         self.kill_group();
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.is_unkillable = self.wait(KILL_LIMIT).is_none();
         self.ended = Some(End::Killed);
+    }
+
+    /// Returns the worker's process ID if [`kill`](Self::kill) did not end the worker, because it waits in the kernel.
+    pub fn unkillable_process(&self) -> Option<u32> {
+        self.is_unkillable.then(|| self.child.id())
     }
 
     /// Takes the next line, if a complete line has been read.

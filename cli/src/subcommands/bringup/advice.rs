@@ -407,7 +407,10 @@ pub fn advise(
         advice.extend(advise_gpu_fault());
     }
     match cause {
-        Cause::Hang(..) => advice.push(environment.advise_hang(command, setup.earlier)),
+        Cause::Hang(..) => {
+            advice.extend(run.advise_unkillable());
+            advice.push(environment.advise_hang(command, setup.earlier));
+        }
         Cause::Crash(_, end) => {
             advice.extend(advise_bus_error(*end).filter(|_| !is_simulation));
             let is_told = driver.is_some() || is_simulation;

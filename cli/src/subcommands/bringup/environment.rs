@@ -240,6 +240,16 @@ impl Environment {
 }
 
 impl LevelRun {
+    /// Says how to find where a process waits that does not end after SIGKILL.
+    pub fn advise_unkillable(&self) -> Option<String> {
+        self.unkillable_process.map(|process| {
+            format!(
+                "process {process} does not end after SIGKILL, because it waits in the kernel. Find where: \
+                 cat /proc/{process}/task/*/stack"
+            )
+        })
+    }
+
     /// Returns the lines that the kernel logged during the level. Without the kernel's driver, returns no lines: they are
     /// about other programs.
     pub fn kernel_lines(&self) -> &[String] {

@@ -22,7 +22,9 @@ pub fn probe(args: &Bringup) -> Option<Vec<ProbeDescription>> {
     let deadline = Instant::now() + args.time_limit;
     while let Ok(None) = child.try_wait() {
         if Instant::now() >= deadline {
+            // Do not wait for the end: the process can wait in the kernel.
             let _ = child.kill();
+            return None;
         }
         thread::sleep(INTERVAL);
     }

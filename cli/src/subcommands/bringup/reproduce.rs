@@ -221,6 +221,7 @@ mod tests {
             output: String::new(),
             kernel: Ok(Vec::new()),
             stuck_copies: Vec::new(),
+            unkillable_process: None,
         };
         program_source(&run, Path::new("repeat.c"), is_redacted)
     }

@@ -73,6 +73,8 @@ pub struct LevelRun {
     pub kernel: Result<Vec<String>, String>,
     /// What the CPU found during waits for copies that did not end.
     pub stuck_copies: Vec<(CallId, StuckCopy)>,
+    /// The level's process, if it did not end after SIGKILL.
+    pub unkillable_process: Option<u32>,
 }
 
 /// The variable that makes libhsakmt log to standard error. It works with ROCm 6.1.2, 6.4.3 and 7.2.4.
@@ -162,6 +164,7 @@ pub fn supervise(
         output,
         kernel,
         stuck_copies,
+        unkillable_process: worker.unkillable_process(),
     };
     run.attribute_gpu_fault();
     run.attribute_failed_map();
@@ -362,6 +365,7 @@ impl LevelRun {
             output: String::new(),
             kernel: Ok(Vec::new()),
             stuck_copies: Vec::new(),
+            unkillable_process: None,
         }
     }
 }
