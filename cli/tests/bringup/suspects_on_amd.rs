@@ -200,8 +200,8 @@ fn run_level<T>(
 ) -> T {
     let release = fetched.release();
     let start = ["emulate", "--rocr", release.version(), "--fault", fault];
-    let mut command =
-        command(&[&start[..], &["--", HSA_VMM, "bringup", "--run-level", level]].concat());
+    let level = ["--", HSA_VMM, "bringup", "--time-limit", "60s", "--run-level", level];
+    let mut command = command(&[&start[..], &level].concat());
     command.env("HSA_KFD", machine);
     let mut worker = Worker::start(command, worker::Output::Capture).unwrap();
     loop {
@@ -226,6 +226,18 @@ fn lost_forbidden_copy_is_no_wrong_permission() {
     });
     assert_eq!(attributed["call"], "hsa_amd_memory_async_copy", "{attributed:#?}");
     assert_eq!(attributed["what"], "the copy neither wrote nor faulted");
+}
+
+/// The copy has half of the level's time.
+#[test]
+fn slow_forbidden_copy_faults() {
+    let name = "suspects_on_amd::slow_forbidden_copy_faults";
+    let Some(fetched) = fetched_release(name) else { return };
+    let end = run_level(fetched, "COPY#3=11s", "permission", "", |record| {
+        let is_end = record == "reached" || !record["wrong"].is_null();
+        is_end.then(|| record.clone())
+    });
+    assert_eq!(end, "reached");
 }
 
 /// Another process can change the available memory during a try of the level `killed`.

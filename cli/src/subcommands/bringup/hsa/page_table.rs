@@ -22,7 +22,7 @@ pub const REPLACE: &str = "amdgpu_bo_va_op_raw";
 
 /// The names of libdrm: AMD's builds rename their copy.
 const LIBDRM: [&CStr; 2] = [c"librocm_sysdeps_drm_amdgpu.so.1", c"libdrm_amdgpu.so.1"];
-/// The time within which a copy must end or fault.
+/// The shortest time within which a copy must end or fault.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whether a GPU has faulted.
@@ -236,11 +236,13 @@ impl Hsa<'_> {
         })
     }
 
-    /// Waits until a copy ends or a GPU faults. Returns whether a GPU has faulted. Fails after [`TIME_LIMIT`].
+    /// Waits until a copy ends or a GPU faults. Returns whether a GPU has faulted. Fails after half of the level's
+    /// remaining time, but at least [`TIME_LIMIT`].
     pub(super) fn wait_for_fault(&self, signal: &Named<sys::hsa_signal_t>) -> Result<bool> {
         let arguments = [(signal.c_expression.as_str(), hex(signal.value.handle))];
         let load = self.table.core.hsa_signal_load_scacquire;
         let c_statement = Some(format!("expect_fault({});", signal.c_expression));
+        let limit = (self.deadline.saturating_duration_since(Instant::now()) / 2).max(TIME_LIMIT);
         let (_, faulted) =
             self.recorder.record("hsa_signal_load_scacquire", &arguments, c_statement, || {
                 let began = Instant::now();
@@ -251,7 +253,7 @@ impl Hsa<'_> {
                     // SAFETY: the signal was not destroyed.
                     match load.map(|load| unsafe { load(signal.value) }) {
                         Some(value) if value < 1 => break Some(false),
-                        Some(_) if began.elapsed() < TIME_LIMIT => {
+                        Some(_) if began.elapsed() < limit => {
                             std::thread::sleep(Duration::from_millis(1))
                         }
                         _ => break None,
@@ -259,7 +261,8 @@ impl Hsa<'_> {
                 };
                 (result, None, vec![])
             });
-        faulted.ok_or_else(|| self.recorder.fail(NEITHER_ENDED_NOR_FAULTED))
+        let message = || format!("{NEITHER_ENDED_NOR_FAULTED} within {} s", limit.as_secs());
+        faulted.ok_or_else(|| self.recorder.fail(message()))
     }
 
     /// Closes an exported descriptor.
