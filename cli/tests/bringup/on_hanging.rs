@@ -23,6 +23,8 @@ fn hanging_driver_call_is_reported() {
             let all = failure["rests_on"].as_array().unwrap().iter();
             all.filter(|used| used["log"] == log).map(|used| used["answer"].clone()).next()
         };
+        let first = failure["try_next"][0].as_str().unwrap();
+        assert_contains(first, &["suspect the kernel's drm_prime_fd_to_handle_ioctl ("]);
         assert_eq!(result_of("kfd EXPORT_DMABUF").unwrap(), "well");
         assert_eq!(result_of("drm PRIME_FD_TO_HANDLE").unwrap(), "not_asked");
     }
@@ -186,5 +188,7 @@ fn hang_in_second_process_is_reported() {
         assert_eq!(call["name"], "hsa_amd_vmem_import_shareable_handle");
         assert_eq!((&call["other_process"], &call["returned"]), (&true.into(), &false.into()));
         assert_contains(&report["failure"]["also_in"].to_string(), &["wait(socket"]);
+        let first = report["failure"]["try_next"][0].as_str().unwrap();
+        assert_contains(first, &["suspect the kernel's kfd_ioctl_import_dmabuf ("]);
     }
 }

@@ -12,8 +12,8 @@ use super::page_table::WRONG_HALF;
 use super::requests::{call_and_error, failed_lines, is_unfinished};
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{
-    advise_successful_requests, call_without_result, lacks_address_space, last_user,
-    missing_result, uses_address_again,
+    advise_last_request, advise_successful_requests, call_without_result, lacks_address_space,
+    last_user, missing_result, uses_address_again,
 };
 use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::End;
@@ -87,13 +87,7 @@ fn advise_silent_hang(run: &LevelRun, call: Option<&Call>, driver: &[String]) ->
                 .to_owned(),
         );
     }
-    let line = driver.iter().rev().find(|line| function_of(line).is_some())?;
-    let (request, _) = call_and_error(line);
-    Some(format!(
-        "the last request before {name} hung was {request}, which returned success: suspect {} first, then the \
-         requests before it",
-        kernel_function(line)
-    ))
+    advise_last_request(name, driver)
 }
 
 /// Returns the advice for a crash by SIGBUS.
