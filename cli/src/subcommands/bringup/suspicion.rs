@@ -248,11 +248,11 @@ pub fn advise_last_request(call: &str, driver: &[String]) -> Option<String> {
     let later = used_by(call).iter().skip_while(|interface| !is_logged(interface, line));
     let next = later.filter(|it| !it.logged.is_empty() && !is_made(it)).next();
     let next = next.map_or(String::new(), |next| {
-        format!("{} ({}), which may still run, and ", next.function, next.request)
+        format!(", or {} ({}), which can still run", next.function, next.request)
     });
     Some(format!(
-        "the last request that returned before {call} hung was {request}, with success: suspect the kernel's \
-         {next}{function} first, then the requests before it"
+        "the last request that returned before {call} hung was {request}, with success: suspect the kernel's {function} \
+         first{next}, then the requests before it"
     ))
 }
 
