@@ -188,8 +188,8 @@ fn both_mappings_are_suspected_equally() {
     }
 }
 
-/// Starts a level alone, with a planned fault that earlier levels would detect. Calls `until` with each record, until it
-/// returns a result.
+/// Starts a level alone, with a planned fault that earlier levels would detect. Calls `until` with each record until
+/// `until` returns a result.
 #[track_caller]
 fn run_level<T>(
     fetched: &FetchedRelease,

@@ -131,8 +131,8 @@ fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Hand
     }
 }
 
-/// Kills a process that holds memory, and checks that the memory becomes available. Tries again after a failure, because
-/// another process can have changed the available memory.
+/// Kills a process that holds memory, and checks that the memory becomes available. Tries again after a failure: another
+/// process can have changed the available memory.
 pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let mut failure = None;
     for _ in 0..TRIES {

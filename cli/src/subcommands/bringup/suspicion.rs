@@ -245,14 +245,14 @@ pub fn advise_last_request(call: &str, driver: &[String]) -> Option<String> {
     let line = driver.iter().rev().find(|line| function_of(line).is_some())?;
     let (request, function) = (call_and_error(line).0, function_of(line)?);
     let is_made = |interface: &Interface| driver.iter().any(|line| is_logged(interface, line));
-    let later = used_by(call).iter().skip_while(|interface| !is_logged(interface, line));
-    let next = later.filter(|it| !it.logged.is_empty() && !is_made(it)).next();
+    let mut later = used_by(call).iter().skip_while(|interface| !is_logged(interface, line));
+    let next = later.find(|it| !it.logged.is_empty() && !is_made(it));
     let next = next.map_or(String::new(), |next| {
         format!(", or {} ({}), which can still run", next.function, next.request)
     });
     Some(format!(
-        "the last request that returned before {call} hung was {request}, with success: suspect the kernel's {function} \
-         first{next}, then the requests before it"
+        "the last request that returned before {call} hung was {request}, with success: suspect the kernel's \
+         {function} first{next}, then the requests before it"
     ))
 }
 
