@@ -349,7 +349,7 @@ mod tests {
     fn exports_are_found_until_they_are_removed() {
         let table = Table::new(this_process(), [7, 0]).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
-        let (first, generation) = table.insert(native, 100, 0).unwrap();
+        let (first, generation) = table.insert(native, 100).unwrap();
         assert_eq!(look_up((first, generation)), Ok(7));
         let others = [
             (IpcHandle { allocation_size: 101, ..first }, generation),
@@ -370,7 +370,7 @@ mod tests {
         };
         assert_eq!(table.remove(&first, generation, while_removing), Ok(()));
         assert_eq!(look_up((first, generation)), freed(this_process()));
-        let second = table.insert(native, 100, 0).unwrap();
+        let second = table.insert(native, 100).unwrap();
         let slots = [first.registration.slot, second.0.registration.slot];
         assert_eq!(slots[0], slots[1], "slots are used again");
         assert_eq!(look_up((first, generation)), freed(this_process()));
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn slots_are_unlocked_before_they_are_free() {
         let table = Table::new(this_process(), [7, 0]).unwrap();
-        let (handle, generation) = table.insert([9; 8], 1, 0).unwrap();
+        let (handle, generation) = table.insert([9; 8], 1).unwrap();
         let (freed_sender, freed) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let free_slots = lock(&table.free_slots);
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn remove_waits_while_the_export_is_mapped() {
         let table = Table::new(this_process(), [7, 0]).unwrap();
-        let (handle, generation) = table.insert([9; 8], 1, 0).unwrap();
+        let (handle, generation) = table.insert([9; 8], 1).unwrap();
         let has_mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let removal = while_exported(&handle, |_| {
@@ -453,7 +453,7 @@ mod tests {
         ftruncate(&sealed, FILE_SIZE).unwrap();
         fcntl_add_seals(&sealed, SEALS).unwrap();
         let tables = [(); 3].map(|()| Table::new(this_process(), [7, 0]).unwrap());
-        let exports = tables.each_ref().map(|table| table.insert([3; 8], 4096, 0).unwrap());
+        let exports = tables.each_ref().map(|table| table.insert([3; 8], 4096).unwrap());
         for (index, export) in exports.into_iter().enumerate() {
             assert_eq!(look_up(export), Ok(7));
             assert_eq!(tables[index].remove(&export.0, export.1, || Ok(())), Ok(()));
@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn other_slots_and_processes_are_rejected() {
         let table = Table::new(this_process(), [7, 0]).unwrap();
-        let (handle, generation) = table.insert([1; 8], 1, 0).unwrap();
+        let (handle, generation) = table.insert([1; 8], 1).unwrap();
         let with = |registration| (IpcHandle { registration, ..handle }, generation);
         for slot in [u16::from_le_bytes(handle.registration.slot) + 1, u16::MAX] {
             let other = Registration { slot: slot.to_le_bytes(), ..handle.registration };
