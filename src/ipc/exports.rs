@@ -201,7 +201,7 @@ mod tests {
         let process = std::process::id() as i32;
         let file = File::open("/dev/null").unwrap();
         let table = Table::new(process, own_namespace(process).unwrap()).unwrap();
-        let (handle, generation) = table.insert(native, 4096, 0).unwrap();
+        let (handle, generation) = table.insert(native, 4096).unwrap();
         Export { table: Arc::new(table.with_file(file.into())), handle, generation }
     }
 
