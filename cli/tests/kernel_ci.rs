@@ -142,6 +142,8 @@ fn table_ends_with_the_summary() {
         |text: &str| text.lines().last().unwrap_or_default().contains(" passed, 1 failed, ");
     let table = conform(&faults);
     assert!(ends_with_summary(&stdout(&table)), "{}", stdout(&table));
+    let note = " that fail (bringup counts the calls for the planned faults again from 1): ";
+    assert!(stdout(&table).contains(note), "{}", stdout(&table));
     assert!(!stderr(&table).contains(" passed, "), "{}", stderr(&table));
     assert!(stderr(&table).starts_with("runtime: simulation"), "{}", stderr(&table));
     let json = conform(&[&faults[..], &["--format", "json"]].concat());

@@ -7,7 +7,9 @@ use crate::provenance;
 use crate::screen::Screen;
 use crate::table::{Cell, TextTable, status_cell, table};
 use anstyle::{AnsiColor, Style};
-use hsa_vmm_conformance::{CaseReport, Cause, Ended, Lost, Report, Status, Summary, cases};
+use hsa_vmm_conformance::{
+    CaseReport, Cause, Ended, Lost, Provenance, Report, Status, Summary, cases,
+};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -100,7 +102,15 @@ pub fn print_causes(
         show_cause(out, report, background, cause)?;
     }
     if let Some(bringup) = &report.bringup {
-        writeln!(out, "\nTo find the first HSA call and kernel interface that fail: {bringup}")?;
+        let is_numbered = report.provenance().is_some_and(Provenance::has_numbered_faults);
+        let note = match is_numbered {
+            true => " (bringup counts the calls for the planned faults again from 1)",
+            false => "",
+        };
+        writeln!(
+            out,
+            "\nTo find the first HSA call and kernel interface that fail{note}: {bringup}"
+        )?;
     }
     Ok(())
 }
