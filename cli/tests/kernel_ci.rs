@@ -184,6 +184,13 @@ fn expectations_change_results() {
             "{}",
             stderr(&output)
         );
+        for (format, line) in [
+            ("ktap", "  # known, but passed: r (s)\n  ok"),
+            ("junit", "\nknown, but passed: r (s)<"),
+        ] {
+            let text = stdout(&conform(&["--format", format, option, list.to_str().unwrap()]));
+            assert!(text.contains(line), "{text}");
+        }
     }
 }
 

@@ -128,7 +128,9 @@ fn test_case(case: &CaseReport) -> TestCase {
     let mut test = TestCase::new(printable(&case.name), status);
     test.set_classname(printable(case.area())).set_time(duration(case));
     // The schema allows no properties in a test case.
-    test.set_system_out(format!("source: {}", printable(&case.source)));
+    let known_passed = case.known_passed.then(|| format!("\n{}", printable(&case.detail)));
+    let known_passed = known_passed.unwrap_or_default();
+    test.set_system_out(format!("source: {}{known_passed}", printable(&case.source)));
     if let Some(output) = &case.output {
         test.set_system_err(printable(output));
     }
