@@ -73,7 +73,12 @@ pub fn redacted_requests<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String
 
 /// Returns whether a line says that the driver returned an error, or that a GPU accessed an address without a page.
 fn is_failure(line: &str) -> bool {
-    returned_error(line) || line.contains(" fault at ")
+    returned_error(line) || is_gpu_fault(line)
+}
+
+/// Returns whether a line of the emulated driver's log says that a GPU accessed an address without a page.
+pub fn is_gpu_fault(line: &str) -> bool {
+    line.contains(" fault at ")
 }
 
 /// Returns the regular file that the user chose for the emulated driver's log. The file may not exist yet.

@@ -240,6 +240,23 @@ fn context_of_a_failed_case_has_a_title() {
 }
 
 #[test]
+fn provoked_gpu_faults_are_no_failed_requests() {
+    let name = "provoked_gpu_faults_are_no_failed_requests";
+    let Some(releases) = test::fetch_releases(name) else { return };
+    let options = ["--gpus", "2", "--fault", "GEM_VA.REPLACE#3=lost"];
+    let case = ["conform", "--page-tables", "--filter", "access.enforced.peer_by_dma"];
+    let conform = [&case[..], &["--format", "json"]].concat();
+    for fetched in releases {
+        let report = json(&run_emulated(fetched, &options, &conform));
+        let case = &report["cases"][0];
+        let detail = case["detail"].as_str().unwrap();
+        assert!(detail.contains("reads with access \"none\": no fault: "), "{case}");
+        assert!(case["output"].as_str().unwrap().contains(" fault at "), "{case}");
+        assert_eq!(case["failed_requests"], serde_json::Value::Null, "{case}");
+    }
+}
+
+#[test]
 fn emulate_writes_page_tables() {
     let name = "emulate_writes_page_tables";
     for fetched in test::fetch_selected_releases(name) {

@@ -6,7 +6,7 @@
 use super::sharing;
 use crate::case::{Case, NotPassed, TestResult, ensure, ensure_bytes};
 use crate::context::Context;
-use crate::peer::{AccessResult, FILLED, GpuAccess, Removal};
+use crate::peer::{AccessResult, FILLED, GpuAccess, NO_FAULT, Removal};
 use hsa_vmm::Access;
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::transport::Offer;
@@ -220,7 +220,7 @@ fn maps_every_offset(context: &Context) -> TestResult {
 /// Checks that a permitted access has succeeded, or that a forbidden access has faulted inside the accessed range.
 fn check_result(outcome: AccessResult, permitted: bool, what: &str) -> TestResult {
     match outcome {
-        AccessResult::Completed => ensure!(permitted, "{what}: no fault"),
+        AccessResult::Completed => ensure!(permitted, "{what}: {NO_FAULT}"),
         AccessResult::Faulted { begin, size, at } => {
             ensure!(!permitted, "{what}: a fault at {at:#x}");
             let range = begin..begin + size as u64;

@@ -103,7 +103,9 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
         let begin = address.get() as u64;
         return Ok(Reply::Accessed(AccessResult::Faulted { begin, size, at }));
     }
-    if let Some(mapping) = mapping {
+    let is_permitted = removal.is_none()
+        && (granted == Access::ReadWrite || granted == Access::Read && !request.writes);
+    if let Some(mapping) = mapping.filter(|_| is_permitted) {
         expect_bytes(&target, gpu, FILLED)?;
         if request.writes {
             expect_bytes(&mapping, gpu, WRITTEN)?;

@@ -34,6 +34,9 @@ const LOG_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The words in the detail of a failed case before the line that the second process printed last.
 pub const LAST_OUTPUT: &str = "; its last output: ";
+/// The words in the detail of a failed case that expected a GPU fault. The faults before are expected, too.
+pub const NO_FAULT: &str =
+    "no fault: the GPU's page table (DRM_IOCTL_AMDGPU_GEM_VA) or TLB still permits the access";
 /// The default time limit of the peer's start and of each reply, shorter than the default time limit of a case.
 pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 

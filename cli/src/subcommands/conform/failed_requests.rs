@@ -1,13 +1,17 @@
 //! Adds to a report which requests to the emulated driver failed, and the command to try next.
 
 use super::background_output::BackgroundOutput;
-use crate::driver_log::{DRIVER_PREFIX, driver_failures, failed_driver_line, redacted_failures};
+use crate::driver_log::{
+    DRIVER_PREFIX, driver_failures, failed_driver_line, is_gpu_fault, redacted_failures,
+};
 use crate::subcommands::bringup;
+use hsa_vmm_conformance::peer::NO_FAULT;
 use hsa_vmm_conformance::{CaseReport, Report, Status};
 
 /// Adds the failed requests to each failed case, and the command `command` if `bringup` can find a cause. Call this
 /// before the output of the cases is removed. `background` contains what was logged during cases that passed. With
-/// `is_redacting`, a request consists only of the call and the error; GPU faults keep their addresses.
+/// `is_redacting`, a request consists only of the call and the error; GPU faults keep their addresses. If a case failed
+/// because a GPU did not fault, omits the GPU faults: the case has provoked them.
 pub fn add_failed_requests(
     report: &mut Report,
     background: &BackgroundOutput,
@@ -20,9 +24,11 @@ pub fn add_failed_requests(
     report.bringup = repeats.then_some(command);
     for case in report.cases.iter_mut().filter(|case| case.status == Status::Fail) {
         let (lines, _) = background.split(case.output.as_deref().unwrap_or_default());
+        let provokes_faults = case.detail.contains(NO_FAULT);
+        let lines = lines.into_iter().filter(|line| !provokes_faults || !is_gpu_fault(line));
         case.failed_requests = match is_redacting {
-            true => redacted_failures(lines.into_iter()),
-            false => driver_failures(lines.into_iter())
+            true => redacted_failures(lines),
+            false => driver_failures(lines)
                 .iter()
                 .map(|line| line.strip_prefix(DRIVER_PREFIX).unwrap_or(line).to_owned())
                 .collect(),
