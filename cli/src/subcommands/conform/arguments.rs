@@ -48,6 +48,8 @@ pub struct Conform {
     #[arg(long, visible_alias = "known", value_name = "FILE", value_parser = read_known_failures)]
     pub expect: Vec<KnownFailures>,
     /// Continue an interrupted run: cases with a result in `FILE.partial` beside the output are not run again
+    ///
+    /// `FILE.partial` is not redacted. With `--redact`, the report of the continued run is redacted.
     #[arg(long, requires = "output", conflicts_with_all = ["repeat", "in_process"])]
     pub resume: bool,
     /// The time limit of a case; a case that exceeds it counts as hung and is killed: `500ms`, `20s`, `5m`
