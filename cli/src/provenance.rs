@@ -4,7 +4,7 @@ use crate::planned_faults::{self, is_driver_emulated};
 use crate::program::{self, RUNTIME_VARIABLES};
 use crate::redaction::{
     KNOWN_FOLDERS, REDACTED, without_folders, without_known_folders, without_last_output,
-    without_names_of_this_user, without_pci_addresses,
+    without_names_of_this_user, without_pci_addresses, without_serial_numbers,
 };
 use crate::screen::Screen;
 use crate::subcommands::kfd_version;
@@ -271,8 +271,8 @@ impl Privacy {
         }
     }
 
-    /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes folders and
-    /// PCI addresses.
+    /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes folders,
+    /// serial numbers and PCI addresses.
     pub fn clean_provenance(&self, provenance: &mut Provenance) {
         provenance.redacted = self.redact;
         let faults = provenance.planned_faults.iter_mut().map(|PlannedFault { rule, .. }| rule);
@@ -282,13 +282,13 @@ impl Privacy {
         texts.for_each(|text| *text = self.clean_text(text));
     }
 
-    /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, also removes PCI
-    /// addresses, and the folders of paths outside of `/dev`, `/proc` and `/sys`.
+    /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, also removes serial
+    /// numbers, PCI addresses, and the folders of paths outside of `/dev`, `/proc` and `/sys`.
     pub fn clean_text(&self, text: &str) -> String {
         let text = if self.redact { &without_known_folders(text, &KNOWN_FOLDERS) } else { text };
         let shortened = without_names_of_this_user(text);
         match self.redact {
-            true => without_pci_addresses(&without_folders(&shortened)),
+            true => without_serial_numbers(&without_pci_addresses(&without_folders(&shortened))),
             false => shortened,
         }
     }

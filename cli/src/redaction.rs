@@ -1,4 +1,5 @@
-//! Removes private data from texts: names of the user and of folders, PCI addresses, and output of a second process.
+//! Removes private data from texts: names of the user and of folders, PCI addresses, serial numbers, and output of a
+//! second process.
 
 use hsa_vmm_conformance::peer::LAST_OUTPUT;
 use std::cmp::Reverse;
@@ -116,6 +117,24 @@ pub fn without_folders(text: &str) -> String {
     result
 }
 
+/// Replaces serial numbers of GPUs, such as `GPU-5ca1ab1e00000000` in `ROCR_VISIBLE_DEVICES`, by [`REDACTED`].
+pub fn without_serial_numbers(text: &str) -> String {
+    const PREFIX: &str = "GPU-";
+    let (mut result, mut copied) = (String::new(), 0);
+    // AMD's runtime ignores the case of the letters.
+    for (start, _) in text.to_ascii_uppercase().match_indices(PREFIX) {
+        let number = &text[start + PREFIX.len()..];
+        let number = number.split(|letter: char| !letter.is_alphanumeric()).next();
+        let is_hex = |number: &&str| number.chars().all(|digit| digit.is_ascii_hexdigit());
+        if let Some(number) = number.filter(|it| !it.is_empty()).filter(is_hex) {
+            result.push_str(&text[copied..start]);
+            result.push_str(REDACTED);
+            copied = start + PREFIX.len() + number.len();
+        }
+    }
+    result + &text[copied..]
+}
+
 /// Replaces PCI addresses such as `0000:03:00.0` by [`REDACTED`].
 pub fn without_pci_addresses(text: &str) -> String {
     let mut result = String::new();
@@ -216,5 +235,12 @@ mod tests {
         for text in ["at 12:34:56.7 in 0x7f00:12", "1.17", "a.b:c.rs:10:2", "Größe: 3 MiB"] {
             assert_eq!(without_pci_addresses(text), text);
         }
+    }
+
+    #[test]
+    fn redact_removes_serial_numbers_in_variables() {
+        let text = "ROCR_VISIBLE_DEVICES=GPU-5ca1ab1e00000000,gpu-5CA1,0 multi-GPU-access GPU-";
+        let expected = "ROCR_VISIBLE_DEVICES=(redacted),(redacted),0 multi-GPU-access GPU-";
+        assert_eq!(without_serial_numbers(text), expected);
     }
 }
