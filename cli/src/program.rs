@@ -110,13 +110,13 @@ pub fn command_line() -> String {
 pub fn without_program_folder(line: &str) -> String {
     let typed = program_name();
     match Path::new(&typed).file_name() {
-        Some(name) if typed.starts_with('/') => {
+        Some(name) => {
             let words = line
                 .split(' ')
                 .map(|word| if word == typed { name.to_string_lossy() } else { word.into() });
             words.collect::<Vec<_>>().join(" ")
         }
-        _ => line.to_owned(),
+        None => line.to_owned(),
     }
 }
 

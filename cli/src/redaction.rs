@@ -1,6 +1,7 @@
 //! Removes private data from texts: names of the user and of folders, PCI addresses, serial numbers, and output of a
 //! second process.
 
+use crate::program::OUTER_COMMAND;
 use hsa_vmm_conformance::peer::LAST_OUTPUT;
 use std::cmp::Reverse;
 use std::env;
@@ -65,11 +66,13 @@ pub static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let paths = [env::current_dir(), env::current_exe()];
     let paths = paths.into_iter().filter_map(Result::ok).map(PathBuf::into_os_string);
     let values = env::vars_os().map(|(_, value)| value);
-    known_folders(env::args_os().chain(values).chain(paths))
+    let outer = env::var(OUTER_COMMAND).ok().and_then(|line| shlex::split(&line));
+    let outer = outer.unwrap_or_default().into_iter().map(OsString::from);
+    known_folders(env::args_os().chain(outer).chain(values).chain(paths))
 });
 
-/// Returns the existing folders that `words` name, and their parent folders, if the paths contain white space.
-/// [`without_folders`] cannot find the end of such a path in a text. The longest folders are first.
+/// Returns the folders in `words` that [`without_folders`] cannot find in a text: existing folders whose paths contain
+/// white space, and the folders of relative paths. The longest folders are first.
 pub fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
     let mut folders = Vec::new();
     for word in words {
@@ -84,6 +87,13 @@ pub fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
                 };
                 folders.extend(path.ancestors().filter_map(spaced));
             }
+            // `2/5` is a value of `--shard`.
+            let is_fraction = part.chars().all(|letter| letter == '/' || letter.is_ascii_digit());
+            if path.is_relative() && !is_fraction {
+                let parents = path.ancestors().skip(usize::from(!path.is_dir()));
+                let parents = parents.map(|folder| folder.to_string_lossy().into_owned());
+                folders.extend(parents.filter(|folder| !folder.is_empty()));
+            }
         }
     }
     folders.sort_by_key(|folder| Reverse(folder.len()));
@@ -91,9 +101,20 @@ pub fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
     folders
 }
 
-/// Removes these folders from the paths of files in them.
+/// Removes these folders from the paths of files in them. Removes a relative folder only where a path begins.
 pub fn without_known_folders(text: &str, folders: &[String]) -> String {
-    let remove = |text: String, folder: &String| text.replace(&format!("{folder}/"), "/");
+    let remove = |text: String, folder: &String| {
+        let folder = format!("{folder}/");
+        let mut parts = text.split(&folder);
+        let mut result = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let begins_path = result.chars().next_back().is_none_or(ends_path);
+            let is_removed = folder.starts_with('/') || begins_path;
+            result.push_str(if is_removed { "/" } else { &folder });
+            result.push_str(part);
+        }
+        result
+    };
     folders.iter().fold(text.to_owned(), remove)
 }
 
@@ -209,6 +230,15 @@ mod tests {
         let text = format!("hsa-vmm '--runtime={file}' -o {file}, {file}: {file}");
         let cleaned = without_folders(&without_known_folders(&text, &folders));
         assert_eq!(cleaned, "hsa-vmm '--runtime=x y.so' -o x y.so, x y.so: x y.so");
+    }
+
+    #[test]
+    fn redact_removes_relative_folders() {
+        let words = ["../a b/hsa-vmm", "--runtime=rt/lib/x.so", "LIST=/lib:src", "2/5", "data/x"];
+        let folders = known_folders(words.into_iter().map(OsString::from));
+        let text = "'../a b/hsa-vmm' -o rt/lib/x.so:rt/y.so:src/z.so --shard 2/5 /rt/a mydata/x";
+        let cleaned = without_folders(&without_known_folders(text, &folders));
+        assert_eq!(cleaned, "'hsa-vmm' -o x.so:y.so:z.so --shard 2/5 a mydata/x");
     }
 
     #[test]
