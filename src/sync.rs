@@ -39,12 +39,11 @@
 //! `src/vmm/page_table/mod.rs`: `wait_is_due` protects whether a wait for page tables must be repeated. A thread takes
 //! this lock before the page of a barrier, and holds it during the wait.
 //!
-//! A thread takes no other lock while it holds one of the following locks: `src/vmm/mod.rs`: `quarantine_list`, the list of
-//! quarantined ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number, and `unreleased`, memory to
-//! release later;
-//! `src/vmm/retire/submission_queue.rs`: a queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the
-//! table of exports; `src/transport/direction.rs`: `is_busy`, whether a thread sends or receives a message;
-//! `src/runtime/mod.rs`: `attachments`, the states of higher layers; `src/native/library_lock.rs`:
+//! A thread takes no other lock while it holds one of the following locks: `src/vmm/mod.rs`: `quarantine_list`, the
+//! list of quarantined ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number, and `unreleased`,
+//! memory to release later; `src/vmm/retire/submission_queue.rs`: a queue's `slots`; `src/ipc/table.rs`: `free_slots`,
+//! the free entries of the table of exports; `src/transport/direction.rs`: `is_busy`, whether a thread sends or
+//! receives a message; `src/runtime/mod.rs`: `attachments`, the states of higher layers; `src/native/library_lock.rs`:
 //! `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the host memory that areas have locked. A thread
 //! that forks locks `REGISTRY` first, then `LOCKED_RANGES`.
 

@@ -129,6 +129,7 @@ fn drop_removes_views_without_access() {
             let is_in_range =
                 |it: &process::Region| it.start < base.get() + granule && base.get() < it.end;
             let left: Vec<_> = process::regions().into_iter().filter(is_in_range).collect();
+            assert!(!left.is_empty(), "{context}: the addresses stay reserved");
             assert!(left.iter().all(|it| it.name.is_empty()), "{context}: {left:?}");
             drop(runtime);
         }

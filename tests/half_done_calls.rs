@@ -1,6 +1,6 @@
 //! Runtime calls that fail half-way. A half-done unmap has revoked the access of some agents. A half-done map or grant
-//! has unmapped the addresses. In the last tests, a rollback fails half-way. Other failures while the library is dropped:
-//! `drop.rs`.
+//! has unmapped the addresses. In the last tests, a rollback fails half-way. Other failures while the library is
+//! dropped: `drop.rs`.
 
 mod hostile;
 mod log;

@@ -244,6 +244,9 @@ fn failed_allow_restores_the_old_access() {
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
         assert_eq!(simulation.calls(allow), 3);
         assert_eq!(memory.is_accessible_by(peer), restored);
+        let other = PoolMemory::allocate(&runtime, peer, 4096).unwrap();
+        memory.write(0, b"kept").unwrap();
+        assert_eq!(other.copy(0, &memory, 0, 4096).is_ok(), restored);
     }
 }
 

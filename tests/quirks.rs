@@ -8,7 +8,7 @@ mod process;
 use hostile::HostileRuntime;
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Generation};
-use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
+use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Access, Address, AllocationProperties, Error, HandleType, Runtime, Vmm};
 use machine::{Machine, without_cpu_mapping};
 use std::collections::BTreeSet;
@@ -114,14 +114,12 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "import_is_lazy",
         release: || Config::mi300x(1).with_generation(Generation::C),
-        symptom: "an owner is reported for a file that is not GPU memory",
+        symptom: "the runtime is asked who can access the pool of a file that is not GPU memory",
         occurs: |machine| {
-            let file = machine::file_without_memory(machine.granule());
-            let Ok(imported) = machine.vmm.import_from_shareable_handle(&file, DESCRIPTOR) else {
-                return false;
-            };
-            let properties = machine.vmm.allocation_properties(imported).unwrap();
-            properties.location != Location::Unknown
+            let questions = || machine.simulation.calls("hsa_amd_agent_memory_pool_get_info");
+            let (file, before) = (machine::file_without_memory(machine.granule()), questions());
+            machine.vmm.import_from_shareable_handle(&file, DESCRIPTOR).is_ok()
+                && questions() > before
         },
     },
     Failure {

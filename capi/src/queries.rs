@@ -251,7 +251,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 pointer_attribute::CONTEXT | pointer_attribute::IS_LEGACY_HIP_IPC_CAPABLE
                     if profile() == HipProfile::Hip6 =>
                 {
-                    let what = format_args!("attribute {attribute} in the profile hip6");
+                    let what = format!("attribute {attribute} in the profile hip6");
                     Err(Failure::not_supported(what))
                 }
                 // As in HIP, host memory is an error. Nothing is written then.

@@ -87,12 +87,12 @@ pub fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
                 };
                 folders.extend(path.ancestors().filter_map(spaced));
             }
-            // `2/5` is a value of `--shard`.
-            let is_fraction = part.chars().all(|letter| letter == '/' || letter.is_ascii_digit());
-            if path.is_relative() && !is_fraction {
+            if path.is_relative() {
                 let parents = path.ancestors().skip(usize::from(!path.is_dir()));
                 let parents = parents.map(|folder| folder.to_string_lossy().into_owned());
-                folders.extend(parents.filter(|folder| !folder.is_empty()));
+                // Keep folders of digits: `2/5` can be a value of `--shard`.
+                let is_number = |folder: &String| folder.bytes().all(|it| it.is_ascii_digit());
+                folders.extend(parents.filter(|folder| !is_number(folder)));
             }
         }
     }
@@ -141,13 +141,18 @@ pub fn without_folders(text: &str) -> String {
 /// Replaces serial numbers of GPUs, such as `GPU-5ca1ab1e00000000` in `ROCR_VISIBLE_DEVICES`, by [`REDACTED`].
 pub fn without_serial_numbers(text: &str) -> String {
     const PREFIX: &str = "GPU-";
+    /// Shorter numbers are indexes, as in the file name `gpu-0.json`.
+    const MIN_DIGITS: usize = 4;
     let (mut result, mut copied) = (String::new(), 0);
     // AMD's runtime ignores the case of the letters.
     for (start, _) in text.to_ascii_uppercase().match_indices(PREFIX) {
         let number = &text[start + PREFIX.len()..];
         let number = number.split(|letter: char| !letter.is_alphanumeric()).next();
         let is_hex = |number: &&str| number.chars().all(|digit| digit.is_ascii_hexdigit());
-        if let Some(number) = number.filter(|it| !it.is_empty()).filter(is_hex) {
+        let number = number.filter(|it| it.len() >= MIN_DIGITS).filter(is_hex);
+        let before = text[..start].chars().next_back();
+        let begins_word = before.is_none_or(|it| !it.is_alphanumeric() && it != '-' && it != '_');
+        if let Some(number) = number.filter(|_| begins_word) {
             result.push_str(&text[copied..start]);
             result.push_str(REDACTED);
             copied = start + PREFIX.len() + number.len();

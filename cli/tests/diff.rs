@@ -181,8 +181,8 @@ fn conform(file: &Path, start: &[&str], options: &[&str]) {
     assert!(stdout(&output).is_empty(), "{output:?}");
 }
 
-/// Runs the cases on a release, and returns the report, without the known failure of ROCm 6.1.2 when it stops. Whether
-/// the runtime crashes there depends on the contents of freed memory, so that the number of runs without a crash varies.
+/// Runs the cases on a release, and returns the report, without the known failure of ROCm 6.1.2 when it stops. The
+/// contents of freed memory decide whether the runtime crashes there.
 fn conform_on(release: Release, file: &Path) -> Value {
     let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
     conform(file, &start, &[]);

@@ -88,7 +88,9 @@ impl OpenedMemory {
     /// Closes the memory (`hipIpcCloseMemHandle`).
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error contains this value, which is still open.
+    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error contains this value, which is still open. After
+    /// [`ErrorKind::Runtime`], do not access the memory, but close or drop the value: the runtime may have unmapped the
+    /// memory for some agents, whose accesses would then end the process.
     #[allow(
         clippy::result_large_err,
         reason = "the error returns the memory; closing is not frequent"
@@ -282,6 +284,7 @@ impl Ipc {
                 let (start, size) = self.attach(&list, handle, dma_buf.as_ref())?;
                 let import = list.entry(start).or_insert(Import { export, ..Import::default() });
                 import.size = import.size.max(size);
+                import.detach_failed = false;
                 // The runtime may return the address of an earlier attach. The memory stays mapped for the agents of
                 // that attach.
                 import.agents.extend_from_slice(self.agents());

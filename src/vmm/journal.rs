@@ -358,7 +358,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         Ok(())
     }
 
-    /// Unmaps adjacent targets without recording a step. The inner error means that addresses could not be kept.
+    /// Unmaps adjacent targets without recording a step. `Some`: addresses could not be kept.
     fn raw_unmap(&mut self, group: Indexes<usize>) -> Result<Option<ErrorKind>, ErrorKind> {
         let (shared, group) = (self.shared, &mut self.targets[group]);
         let start = group.first().map_or(0, |target| target.now.start);

@@ -100,8 +100,8 @@ impl Shared {
     }
 
     /// Keeps the addresses of an unmapped range reserved and inaccessible. If the runtime has left an address-space
-    /// hole, fills the hole. If the runtime has left the old memory, or if this library's view is in the range, replaces
-    /// it by an inaccessible mapping. With `may_have_view`, a view that has lost its access may be in the range.
+    /// hole, fills the hole. If the runtime has left the old memory, or if this library's view is in the range,
+    /// replaces it by an inaccessible mapping. With `may_have_view`, a view that has lost its access may be in the range.
     ///
     /// # Safety
     /// The range is [locked](self), or no other thread can use the ledger any more. The range was just unmapped.

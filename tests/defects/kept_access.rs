@@ -16,9 +16,8 @@ fn small_memory_keeps_access_on_the_runtime() {
         let neighbour = raw.allocate(PAGE).unwrap();
         raw.allow(memory, &[owner, other]).unwrap();
         raw.allow(memory, &[owner]).unwrap();
-        let is_kept = raw.read_by(other, memory).is_ok();
-        assert_eq!(raw.read_by(other, neighbour).is_ok(), is_kept);
-        is_kept
+        // The runtime reports only one fault in a process, so the second read must not follow a fault.
+        raw.read_by(other, memory).is_ok() && raw.read_by(other, neighbour).is_ok()
     });
 }
 

@@ -170,7 +170,7 @@ static inline hipError_t hipMallocManaged(T **ptr, size_t size,
 }
 #endif /* __HIP_DISABLE_CPP_FUNCTIONS__ */
 template <class T> static inline hipError_t hipGetSymbolAddress(void **ptr, const T &symbol) {
-  return hipGetSymbolAddress(ptr, reinterpret_cast<const void *>(&symbol));
+  return hipGetSymbolAddress(ptr, (const void *)&symbol);
 }
 #endif
 

@@ -147,8 +147,8 @@ fn functions_have_types_without_templates() {
     Program::compile(source.to_str().unwrap(), Language::Cpp17, &[]);
 }
 
-/// As HIP's, the header of functions declares the words of kernels. Inline functions in two sources do not collide, and a
-/// source that hides its own functions finds those of the library.
+/// As HIP's, the header of functions declares the words of kernels. Inline functions in two sources do not collide, and
+/// a source that hides its own functions finds those of the library.
 #[test]
 fn words_of_kernels_compile_on_the_host() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn words_of_kernels_compile_on_the_host() {
         "#pragma GCC visibility push(hidden)\n#include <hip/hip_runtime_api.h>\n\
          #include <hsavmm.h>\n#pragma GCC visibility pop\n\
          struct heap { char *base; __host__ __device__ char *get() const { return base; } };\n\
-         __device__ static int counter;\n\
+         __device__ static volatile int counter;\n\
          __host__ __device__ __forceinline__ int twice(int number) { return 2 * number; }\n",
     );
     write("second.cpp", "#include \"words.h\"\nint four() { return twice(2); }\n");

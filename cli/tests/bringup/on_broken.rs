@@ -99,8 +99,8 @@ fn hang_in_the_kernel_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let library = compile_broken(folder.path(), "hold_exit(); for (;;) pause()", &[]);
     let began = Instant::now();
-    let output = bringup(&library, &["--time-limit", "1s"]);
-    assert!(began.elapsed() < Duration::from_secs(15));
+    let output = bringup(&library, &["--time-limit", "3s"]);
+    assert!(began.elapsed() < Duration::from_secs(18));
     let text = stdout(&output).replace("\n    ", " ");
     assert_contains(&text, &["hangs in hsa_init", "does not end after SIGKILL", "cat /proc/"]);
 }

@@ -239,17 +239,3 @@ fn slow_forbidden_copy_faults() {
     });
     assert_eq!(end, "reached");
 }
-
-/// Another process can change the available memory during a try of the level `killed`.
-#[test]
-fn killed_is_tried_again() {
-    let name = "suspects_on_amd::killed_is_tried_again";
-    let Some(fetched) = fetched_release(name) else { return };
-    let machine = format!("machine=again{}", std::process::id());
-    // The first query of the level.
-    let end = run_level(fetched, "AVAILABLE_MEMORY#1=double", "killed", &machine, |record| {
-        let is_end = record == "reached" || record["attributed"].is_object();
-        is_end.then(|| record.clone())
-    });
-    assert_eq!(end, "reached");
-}

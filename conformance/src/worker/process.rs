@@ -28,8 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of these checks after the worker has closed the socket, when the worker will exit soon.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The time within which a worker must end after SIGKILL.
-const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// The time within which a worker must end after SIGKILL ([`Worker::kill`]).
+const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A worker process. Dropping a `Worker` kills the worker's process group.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl Worker {
     }
 
     /// Kills the worker's process group. Messages that the worker sent before can still be received. If a driver keeps
-    /// the worker in the kernel, returns after [`KILL_LIMIT`].
+    /// the worker in the kernel, returns after 10 s.
     pub fn kill(&mut self) {
         if self.try_reap() {
             return;

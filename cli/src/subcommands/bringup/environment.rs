@@ -250,8 +250,8 @@ impl LevelRun {
         })
     }
 
-    /// Returns the lines that the kernel logged during the level. Without the kernel's driver, the lines are about other
-    /// programs, and are omitted.
+    /// Returns the lines that the kernel logged during the level. Without the kernel's driver, the lines are about
+    /// other programs, and are omitted.
     pub fn kernel_lines(&self) -> &[String] {
         let lines = self.kernel.as_deref().unwrap_or_default();
         if Environment::of(self).uses_kernel() { lines } else { &[] }

@@ -3,6 +3,7 @@
 use super::gpu_fault::is_driver_line;
 use super::requests::returned_error;
 use super::supervisor::{Call, LevelRun};
+use crate::BadUsage;
 use crate::provenance::Privacy;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,14 +11,21 @@ use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Creates the log, and writes its first line: the version of this command, the kernel and the time.
-pub fn create_log(path: &Path) -> std::io::Result<File> {
-    let mut log = File::create(path)?;
+/// Opens the log for writing. Keeps an earlier log until [`begin_log`].
+pub fn open_log(path: &Path) -> anyhow::Result<File> {
+    let cannot_write = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
+    File::options().write(true).create(true).truncate(false).open(path).map_err(cannot_write)
+}
+
+/// Empties the log, and writes its first line: the version of this command, the kernel and the time.
+pub fn begin_log(log: &mut File) -> std::io::Result<()> {
+    if log.metadata()?.is_file() {
+        log.set_len(0)?;
+    }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let time = humantime::format_rfc3339_seconds(SystemTime::now());
     let version = env!("CARGO_PKG_VERSION");
-    log.write_all(format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim()).as_bytes())?;
-    Ok(log)
+    log.write_all(format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim()).as_bytes())
 }
 
 /// Writes all calls of a level, each with the lines that driver and runtime logged during the call. GPU faults, and

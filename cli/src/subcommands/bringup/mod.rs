@@ -41,7 +41,7 @@ pub use interface::{is_called, is_request_of_a_level};
 pub use requests::{call_and_error, count_failures, returned_error};
 
 use crate::arguments::{RunFormat, typed_time_limit};
-use crate::driver_log::note_unused_log;
+use crate::driver_log::{note_unused_log, regular_log};
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::{describe_not_happened, describe_undetected};
@@ -53,7 +53,7 @@ use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
 use hsa_vmm_conformance::worker::connect_to_parent;
 use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
-use level_log::{create_log, write_log};
+use level_log::{begin_log, open_log, write_log};
 use recorder::Recorder;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -69,7 +69,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let files = [("--log", args.log.as_deref()), ("--program", args.program.as_deref())];
     files.iter().filter_map(|(_, path)| *path).try_for_each(output::check_writable)?;
     args.output.check_writable()?;
-    output::check_different(&[&files[..], &[("--output", args.output.path())]].concat())?;
+    let driver_log = regular_log().filter(|_| planned_faults::is_driver_emulated());
+    let other_files = [("--output", args.output.path()), ("emulate --log", driver_log.as_deref())];
+    output::check_different(&[files, other_files].concat())?;
+    let mut log = args.log.as_deref().map(open_log).transpose()?;
     let mut kernel = KernelLog::open_at_end();
     let interrupt = Interrupt::new()?;
     note_unused_log();
@@ -89,15 +92,15 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
-    let (mut log_file, mut log_written) = (None, Ok(()));
+    let mut log_written = Ok(());
     let mut driver_errors = BTreeSet::new();
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
-        if let Some(path) = &args.log {
+        if let Some(log) = &mut log {
             // Keep an earlier log until there is a result.
-            let file = log_file.take().map_or_else(|| create_log(path), Ok);
-            let written = file
-                .and_then(|file| write_log(log_file.insert(file), &run, &args.privacy))
+            let begun = if runs.is_empty() { begin_log(log) } else { Ok(()) };
+            let written = begun
+                .and_then(|()| write_log(log, &run, &args.privacy))
                 .map_err(|cause| output::record_failure("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);

@@ -28,8 +28,6 @@ const HOLDS: &str = "holds memory";
 /// The time within which memory must become available. In the level "pressure", other processes release the memory. In
 /// the level "killed", the driver frees the memory of the killed process.
 const FREE_LIMIT: Duration = Duration::from_secs(5);
-/// The number of tries of "killed". Each can last [`FREE_LIMIT`].
-const TRIES: u32 = 2;
 
 /// Fills the memory from several processes at once. Each process checks that its earlier data stays unchanged.
 pub fn check_pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
@@ -133,21 +131,8 @@ fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Hand
     }
 }
 
-/// Kills a process that holds memory, and checks that the memory becomes available. Tries again after a failure: another
-/// process can have changed the available memory.
+/// Kills a process that holds memory, and checks that the memory becomes available.
 pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
-    let mut failure = None;
-    for _ in 0..TRIES {
-        failure = kill_other(hsa, resources)?;
-        if failure.is_none() {
-            return Ok(());
-        }
-    }
-    failure.map_or(Ok(()), |(call, message)| Err(hsa.recorder.fail_in(call, message)))
-}
-
-/// Does one try of [`check_killed`]. If it fails, returns the function that is the cause, and the message.
-fn kill_other(hsa: &Hsa<'_>, resources: &Resources) -> Result<Option<(&'static str, String)>> {
     let gpu = &resources.gpus[0];
     let Some(before) = hsa.try_available_memory(gpu) else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));
@@ -165,13 +150,18 @@ fn kill_other(hsa: &Hsa<'_>, resources: &Resources) -> Result<Option<(&'static s
         while !matches!(other.receive::<Record>(Duration::MAX), Received::Exited(_)) {}
         ((), None, vec![])
     });
+    if let Some(process) = other.unkillable_process() {
+        let message =
+            format!("process {process} does not end after SIGKILL; see /proc/{process}/stack");
+        return Err(hsa.recorder.fail_in("kill", message));
+    }
     if !is_counted && hsa.is_emulated {
         let why = "memory of other processes is not counted (simulation, emulated driver)";
         return Err(hsa.recorder.skip(why));
     }
     if !is_counted {
         let message = format!("{size} bytes of another process are not counted");
-        return Ok(Some((AGENT_INFO, message)));
+        return Err(hsa.recorder.fail_in(AGENT_INFO, message));
     }
     let began = Instant::now();
     loop {
@@ -181,12 +171,12 @@ fn kill_other(hsa: &Hsa<'_>, resources: &Resources) -> Result<Option<(&'static s
         }
         if began.elapsed() > FREE_LIMIT {
             let message = format!("{missing} bytes are missing after the process was killed");
-            return Ok(Some(("kill", message)));
+            return Err(hsa.recorder.fail_in("kill", message));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     hsa.recorder.record_fact(format!("{} returned", describe::format_size(size as usize)));
-    Ok(None)
+    Ok(())
 }
 
 /// Runs the other process of "killed": holds memory until the process is killed.
