@@ -239,7 +239,14 @@ mod tests {
 
     #[test]
     fn redact_removes_relative_folders() {
-        let words = ["../a b/hsa-vmm", "--runtime=rt/lib/x.so", "LIST=/lib:src", "2/5", "data/x"];
+        let words = [
+            "../a b/hsa-vmm",
+            "--runtime=rt/lib/x.so",
+            "LIST=/lib:src",
+            "2/5",
+            "2/merge",
+            "data/x",
+        ];
         let folders = known_folders(words.into_iter().map(OsString::from));
         let text = "'../a b/hsa-vmm' -o rt/lib/x.so:rt/y.so:src/z.so --shard 2/5 /rt/a mydata/x";
         let cleaned = without_folders(&without_known_folders(text, &folders));
@@ -274,8 +281,10 @@ mod tests {
 
     #[test]
     fn redact_removes_serial_numbers_in_variables() {
-        let text = "ROCR_VISIBLE_DEVICES=GPU-5ca1ab1e00000000,gpu-5CA1,0 multi-GPU-access GPU-";
-        let expected = "ROCR_VISIBLE_DEVICES=(redacted),(redacted),0 multi-GPU-access GPU-";
+        let text =
+            "ROCR_VISIBLE_DEVICES=GPU-5ca1ab1e00000000,gpu-5CA1,0 multi-GPU-acce gpu-0.json GPU-";
+        let expected =
+            "ROCR_VISIBLE_DEVICES=(redacted),(redacted),0 multi-GPU-acce gpu-0.json GPU-";
         assert_eq!(without_serial_numbers(text), expected);
     }
 }
