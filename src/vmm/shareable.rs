@@ -163,7 +163,7 @@ impl Shared {
         Argument::Size.check_multiple(size, self.granule)?;
         let (native, copy) = self.import_memory(descriptor, size, ErrorKind::from)?;
         // SAFETY: the handle was just imported, and nothing else uses it.
-        let (owner, is_listed) = unsafe { self.owner_of_import(native) };
+        let owner = unsafe { self.owner_of_import(native) };
         let pool = owner.and_then(Agent::vmem_pool);
         let granule = pool.map_or(self.granule, |pool| pool.granule);
         let location = match owner {
@@ -171,9 +171,11 @@ impl Shared {
             Some(agent) if agent.kind() == AgentKind::Cpu => Location::Host,
             Some(agent) => Location::Agent(agent.id()),
         };
-        // For memory of the host, AMD's runtime reports a pool of a GPU, which it may not list. Other GPUs can access
-        // such memory, even if they cannot access the GPU's own memory. Therefore the runtime decides about grants then.
-        let owner = owner.filter(|_| is_listed);
+        // AMD's runtime reports a GPU as the owner of imported memory of the host, too. Other GPUs can access such
+        // memory, even if they cannot access the GPU's own memory. Then the runtime decides about grants.
+        let accessible_to_all =
+            |owner: &&Agent| self.runtime.gpus().all(|gpu| gpu.can_access(owner.id()));
+        let owner = owner.filter(accessible_to_all);
         let owner = owner.and_then(|agent| u8::try_from(agent.id().index()).ok());
         let properties =
             AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
@@ -214,15 +216,14 @@ impl Shared {
         Ok((native, copy))
     }
 
-    /// Returns the agent that owns imported memory, if the owner is known, and whether the runtime lists the pool that
-    /// it reports.
+    /// Returns the agent that owns imported memory, if the runtime knows it.
     ///
     /// # Safety
     /// The handle is alive.
-    unsafe fn owner_of_import(&self, native: NativeHandle) -> (Option<&Agent>, bool) {
+    unsafe fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
         // SAFETY: the caller guarantees that the handle is alive.
         let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) });
-        let Ok(pool) = pool else { return (None, false) };
+        let pool = pool.ok()?;
         let mut agents = self.runtime.agents().iter();
         let listed = agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool));
         // AMD's runtime takes the last region of the owner, which it may not list as a pool. Only the owner can access
@@ -233,9 +234,9 @@ impl Shared {
             access.is_ok_and(|it| it == HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT)
         };
         match listed {
-            None if self.quirks.import_is_lazy => (None, false),
-            None => (self.runtime.gpus().find(without_grant), false),
-            listed => (listed, true),
+            None if self.quirks.import_is_lazy => None,
+            None => self.runtime.gpus().find(without_grant),
+            listed => listed,
         }
     }
 }

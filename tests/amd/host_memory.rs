@@ -7,7 +7,7 @@ use crate::process::handover::{receive, send};
 use crate::process::{Child, End, descriptors};
 use crate::segments::{Reader, pattern};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::run_on_releases;
+use hsa_rocr::test::{Fixture, run_on_releases};
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
 use hsa_vmm::error::{Errno, Feature};
 use hsa_vmm::vmm::Location;
@@ -77,40 +77,47 @@ fn all_agents_see_the_same_bytes() {
     );
 }
 
+/// The GPUs of the profile `apu` have no peer access. For them, AMD's runtime reports imported memory of the host as it
+/// reports a GPU's memory, and all agents must be granted access nevertheless.
 #[test]
 fn another_process_shares_the_memory() {
     let name = "host_memory::another_process_shares_the_memory";
-    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
-        let (mut exporter_socket, mut importer_socket) = UnixStream::pair().unwrap();
-        let importer = Child::start(|| {
-            let library = Library::load(fixture.runtime());
-            let descriptor = receive(&importer_socket);
-            let imported = library.vmm.import_from_shareable_handle(descriptor, DESCRIPTOR);
-            let base = map_for_all(&library, imported.unwrap());
-            let mut bytes = vec![0; SIZE];
-            library.vmm.copy_to_host(library.gpu(1), &mut bytes, base).unwrap();
-            assert!(bytes == pattern(1, SIZE));
-            library.vmm.write(base, &pattern(2, SIZE)).unwrap();
-            importer_socket.write_all(b"!").unwrap();
-            0
-        });
-        let exporter = Child::start(|| {
-            let library = Library::load(fixture.runtime());
-            let handle = library.vmm.create(SIZE, &host_properties()).unwrap();
-            let base = map_for_all(&library, handle);
-            library.vmm.write(base, &pattern(1, SIZE)).unwrap();
-            send(
-                &exporter_socket,
-                &library.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap(),
-            );
-            exporter_socket.read_exact(&mut [0]).unwrap();
-            let mut bytes = vec![0; SIZE];
-            library.vmm.copy_to_host(library.gpu(0), &mut bytes, base).unwrap();
-            assert!(bytes == pattern(2, SIZE));
-            0
-        });
-        assert_eq!([exporter.wait(), importer.wait()], [End::Success; 2]);
+    for profile in ["mi300x", "apu"] {
+        let emulation = Emulation::with_gpus(2).with_profile(profile);
+        run_on_releases(name, &emulation, share_with_another_process);
+    }
+}
+
+fn share_with_another_process(fixture: &Fixture) {
+    let (mut exporter_socket, mut importer_socket) = UnixStream::pair().unwrap();
+    let importer = Child::start(|| {
+        let library = Library::load(fixture.runtime());
+        let descriptor = receive(&importer_socket);
+        let imported = library.vmm.import_from_shareable_handle(descriptor, DESCRIPTOR);
+        let base = map_for_all(&library, imported.unwrap());
+        let mut bytes = vec![0; SIZE];
+        library.vmm.copy_to_host(library.gpu(1), &mut bytes, base).unwrap();
+        assert!(bytes == pattern(1, SIZE));
+        library.vmm.write(base, &pattern(2, SIZE)).unwrap();
+        importer_socket.write_all(b"!").unwrap();
+        0
     });
+    let exporter = Child::start(|| {
+        let library = Library::load(fixture.runtime());
+        let handle = library.vmm.create(SIZE, &host_properties()).unwrap();
+        let base = map_for_all(&library, handle);
+        library.vmm.write(base, &pattern(1, SIZE)).unwrap();
+        send(
+            &exporter_socket,
+            &library.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap(),
+        );
+        exporter_socket.read_exact(&mut [0]).unwrap();
+        let mut bytes = vec![0; SIZE];
+        library.vmm.copy_to_host(library.gpu(0), &mut bytes, base).unwrap();
+        assert!(bytes == pattern(2, SIZE));
+        0
+    });
+    assert_eq!([exporter.wait(), importer.wait()], [End::Success; 2]);
 }
 
 /// A fault plan, and a function that returns whether an error has the kind that the plan should cause.

@@ -239,9 +239,17 @@ fn invalid_arguments_are_rejected() {
     let output = run(&["bringup", "--runtime", "sim", "--sim", "nonsense=1"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert_contains(&stderr(&output), &["nonsense"]);
-    let output = run(&["bringup", "--runtime", "sim", "--log", "/nowhere/log"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert_contains(&stderr(&output), &["/nowhere/log"]);
+    // The second name exists, but is a folder.
+    for log in ["/nowhere/log", "/"] {
+        let output = run(&["bringup", "--runtime", "sim", "--log", log]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_contains(&stderr(&output), &[&format!("cannot write {log}:")]);
+        assert!(
+            stdout(&output).is_empty(),
+            "the file is checked before running: {}",
+            stdout(&output)
+        );
+    }
     let output = run(&["bringup", "--runtime", "sim", "--program", "/nowhere/repeat.c"]);
     assert_eq!(output.status.code(), Some(2));
     assert_contains(&stderr(&output), &["cannot write /nowhere/repeat.c"]);
