@@ -67,7 +67,7 @@ impl fmt::Display for AgentId {
         let kind = match self.0 >> NUMBER_BITS & 3 {
             0 => "CPU",
             1 => "GPU",
-            _ => "agent",
+            _ => "accelerator",
         };
         write!(f, "{kind} {}", self.0 & ((1 << NUMBER_BITS) - 1))
     }

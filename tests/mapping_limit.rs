@@ -384,3 +384,56 @@ fn view_kept_at_the_mapping_limit_ends_with_unmap() {
         assert_eq!(end, End::Success, "{name}");
     }
 }
+
+/// Without a free descriptor, an unmap uses the spare descriptor to find out whether it may unmap the view first.
+#[test]
+fn view_is_removed_at_both_limits() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (name, config) in machine::generations() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config.clone());
+            let granule = machine.granule();
+            let (base, _) = machine.map_new_memory(0, granule);
+            let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            machine.vmm.set_access(base, granule, &grants).unwrap();
+            let mappings = ExhaustedMappings::new();
+            let unmapped = process::with_free_descriptors(0, || machine.vmm.unmap(base, granule));
+            drop(mappings);
+            unmapped.unwrap();
+            process::assert_inaccessible(base.get(), granule, "unmapped");
+        });
+        assert_eq!(end, End::Success, "{name}");
+    }
+}
+
+/// The kernel merges adjacent views of the same memory. At the limit, it cannot unmap a part of the merged view.
+#[test]
+fn merged_view_stays_at_the_mapping_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (name, config) in machine::generations() {
+        let end = process::in_child(|| {
+            let options = VmmOptions::new().with_page_tables(true);
+            let machine = Machine::with_options(config.clone(), options);
+            let granule = machine.granule();
+            let handle = machine.create(0, 2 * granule);
+            let base = machine.reserve(3 * granule);
+            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
+            for offset in [0, granule] {
+                machine.vmm.map(at(base, offset), granule, offset, handle).unwrap();
+                machine.vmm.set_access(at(base, offset), granule, &cpu).unwrap();
+            }
+            let mappings = ExhaustedMappings::new();
+            let unmapped = machine.vmm.unmap(base, granule);
+            drop(mappings);
+            let error = unmapped.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }), "{error}");
+            assert!(error.to_string().contains("mmap failed: Cannot allocate memory"), "{error}");
+            machine.vmm.check().unwrap();
+        });
+        assert_eq!(end, End::Success, "{name}");
+    }
+}

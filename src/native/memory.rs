@@ -156,6 +156,9 @@ pub(crate) fn check_room(count: usize) -> Result<(), Errno> {
 /// Why the mappings in a range were not replaced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NotReplaced {
+    /// The old mappings are still there: the process has reached the limit of mappings, and a mapping extends past the
+    /// range, or no descriptor is free to find this out.
+    AtLimit,
     /// The old mappings may still be there, or the kernel has unmapped a part of them.
     Failed(Errno),
     /// The old mappings are gone, and the range could not be reserved again. Any mapping in it belongs to other code.
@@ -164,7 +167,7 @@ pub(crate) enum NotReplaced {
 
 /// Replaces the mappings in a range by the mapping that `map` creates with the given flag. At the kernel's limit of
 /// mappings, the kernel even rejects a `mmap` that leaves their number as it is, so this function unmaps the range
-/// first. This makes room only if no mapping extends past the range; otherwise the function fails and changes nothing.
+/// first. This makes room only if no mapping extends past the range; otherwise the function changes nothing.
 ///
 /// If `mmap` with `FIXED` fails for another reason, the kernel may have unmapped the range first (up to Linux 6.11), and
 /// another thread may have mapped memory there. At the limit, `mmap` fails before it looks at the range (`do_mmap` in
@@ -179,9 +182,10 @@ unsafe fn replace(
 ) -> Result<(), NotReplaced> {
     match map(MapFlags::FIXED) {
         Ok(()) => Ok(()),
-        Err(Errno::NOMEM)
-            if fill_hole(address, size) == Err(Errno::NOMEM) && !is_merged(address, size) =>
-        {
+        Err(Errno::NOMEM) if fill_hole(address, size) == Err(Errno::NOMEM) => {
+            if is_merged(address, size) {
+                return Err(NotReplaced::AtLimit);
+            }
             // SAFETY: the caller guarantees that the old mappings may be replaced.
             unsafe { munmap(address as *mut c_void, size) }.map_err(NotReplaced::Failed)?;
             // Fails if another thread has mapped memory in the hole.

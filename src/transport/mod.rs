@@ -217,10 +217,10 @@ impl Channel {
     /// [`ErrorKind::Malformed`], [`ErrorKind::UnexpectedDescriptors`], [`ErrorKind::OutOfDescriptors`],
     /// [`ErrorKind::System`]. Every descriptor that was received is closed.
     ///
-    /// This method shuts the connection down after part of a message, after a message with more than one descriptor, and
-    /// if a rejected descriptor cannot be closed within one second. Further calls return
-    /// [`ErrorKind::Disconnected`]; dropping the channel closes the descriptors that were not received. The channel stays
-    /// usable after other errors.
+    /// This method shuts the connection down after an incomplete message, a message that is not of this version's form, and
+    /// a message with more than one descriptor, and if a rejected descriptor cannot be closed within one second. Further
+    /// calls return [`ErrorKind::Disconnected`]; dropping the channel closes the descriptors that were not received. The
+    /// channel stays usable after other errors.
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
         Operation::Receive.run(|| {
             let (transfer, deadline) = self.begin(&self.receiving)?;

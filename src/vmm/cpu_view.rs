@@ -265,14 +265,17 @@ impl Shared {
                 }
                 return Ok(true);
             }
-            Err(NotReplaced::Failed(errno)) => errno,
+            Err(NotReplaced::AtLimit) => Errno::NOMEM,
             Err(NotReplaced::Hole(errno)) => return Err(not_filled(errno)),
+            Err(NotReplaced::Failed(errno)) => {
+                // The kernel may have unmapped the old mapping before it failed.
+                if tested.is_ok() {
+                    drop(descriptor);
+                    fill_possible_hole(start, size).map_err(not_filled)?;
+                }
+                errno
+            }
         };
-        // The kernel may have unmapped the old mapping before it failed.
-        if tested.is_ok() {
-            drop(descriptor);
-            fill_possible_hole(start, size).map_err(not_filled)?;
-        }
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),
             errno => {

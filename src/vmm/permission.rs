@@ -37,8 +37,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is empty, or
-    /// an agent is unknown, is neither a CPU nor a GPU, or cannot access the memory; [`ErrorKind::NotSupported`] for a CPU if the GPU has
-    /// no large BAR.
+    /// an agent is unknown, or is to get access and is neither a CPU nor a GPU, or cannot access the memory;
+    /// [`ErrorKind::NotSupported`] for a CPU if the GPU has no large BAR.
     pub fn set_access(
         &self,
         address: Address,

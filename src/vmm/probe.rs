@@ -13,6 +13,7 @@ use crate::runtime::{Attachment, Implementation, Runtime};
 use core::cell::Cell;
 use hsa_sys as sys;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::{fs, io};
@@ -215,7 +216,10 @@ impl Prober<'_> {
         if !native.reserves_aligned() {
             // ROCm 6.1 leaves reserved addresses writable.
             // SAFETY: the runtime has just reserved this range, and nothing is mapped in it.
-            let _ = unsafe { block_access(base, 2 * size) };
+            let blocked = unsafe { block_access(base, 2 * size) };
+            // Unless the limit of mappings was reached, another thread may have mapped memory in the range.
+            let may_be_foreign = blocked.is_err_and(|errno| errno != Errno::NOMEM);
+            prober.has_foreign_mapping.set(may_be_foreign);
         }
         let handle = native.with_shared_lock(|native| {
             native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)

@@ -1,9 +1,11 @@
 //! Reserves and frees addresses.
 
 use super::ledger::{AddressRange, ReservationRecord};
+use super::runtime_mapping::hole_not_filled;
 use super::{Address, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::block_access;
+use rustix::io::Errno;
 use std::sync::Arc;
 
 /// The lowest start address that the library requests from the runtime. AMD's user-space driver can reserve addresses
@@ -126,11 +128,21 @@ impl Shared {
         // reservation must not be accessible.
         if !self.native().reserves_aligned() {
             // SAFETY: the caller guarantees that the range was just reserved, so that no other code uses it.
-            let blocked = unsafe { block_access(range.start, range.size) };
-            if let Err(errno) = blocked {
-                // SAFETY: the caller guarantees that the range was just reserved, and that nothing is mapped in it.
-                unsafe { self.unreserve(range.start, range.size) }?;
-                return Err(ErrorKind::of_system("mprotect", errno));
+            match unsafe { block_access(range.start, range.size) } {
+                Ok(_) => (),
+                // At the kernel's limit of mappings, nothing was changed.
+                Err(Errno::NOMEM) => {
+                    // SAFETY: the caller guarantees that the range was just reserved, and that nothing is mapped in it.
+                    unsafe { self.unreserve(range.start, range.size) }?;
+                    return Err(ErrorKind::of_system("mprotect", Errno::NOMEM));
+                }
+                // Another thread may have mapped memory in the range, which freeing the range would unmap.
+                Err(errno) => {
+                    let failure = hole_not_filled(range, errno);
+                    let range =
+                        self.list_quarantine(Operation::AddressReserve, range, failure, None);
+                    return Err(ErrorKind::Quarantined { range, now: true });
+                }
             }
         }
         self.ledger.reservations.insert(range).map_err(|first_overlap| {

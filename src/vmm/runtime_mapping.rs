@@ -12,7 +12,8 @@ use super::ledger::{AddressRange, MappedRange};
 use crate::access::AgentSet;
 use crate::error::{ErrorKind, Feature};
 use crate::native::{
-    NotReplaced, contains_private_mapping, fill_hole, fill_possible_hole_of_map, replace_mapping,
+    NotReplaced, contains_private_mapping, fill_hole, fill_possible_hole_of_map, is_inaccessible,
+    replace_mapping,
 };
 use rustix::io::Errno;
 
@@ -103,6 +104,10 @@ impl Shared {
     /// hole, fills the hole. If the runtime has left the old memory, or if this library's view is in the range,
     /// replaces it by an inaccessible mapping. With `may_have_view`, a view that has lost its access may be in the range.
     ///
+    /// # Errors
+    /// [`ErrorKind::HoleNotFilled`], or the error of `mmap` if this library's view stays, because the kernel cannot
+    /// replace a part of a mapping at its limit of mappings.
+    ///
     /// # Safety
     /// The range is [locked](self), or no other thread can use the ledger any more. The range was just unmapped.
     pub(super) unsafe fn keep_reserved(
@@ -122,13 +127,24 @@ impl Shared {
         {
             // SAFETY: the caller guarantees that the range is locked and was just unmapped. The runtime has left no
             // hole, so the call replaces only the runtime's inaccessible mapping or this library's view.
-            let replaced = unsafe { replace_mapping(start, size) };
-            return replaced.or_else(|failure| match failure {
+            let replace = || unsafe { replace_mapping(start, size) };
+            let replaced = match replace() {
+                Err(NotReplaced::AtLimit) => self.with_free_descriptor(true, replace),
+                result => result,
+            };
+            return match replaced {
+                Ok(()) => Ok(()),
                 // If the old mapping is inaccessible already, it stays. The kernel cannot replace a part of a mapping
                 // at its limit of mappings.
-                NotReplaced::Failed(_) => self.fill_hole_with_spare(range),
-                NotReplaced::Hole(errno) => Err(not_filled(errno)),
-            });
+                Err(NotReplaced::AtLimit) => {
+                    match self.with_free_descriptor(true, || is_inaccessible(start, size)) {
+                        true => Ok(()),
+                        false => Err(ErrorKind::of_system("mmap", Errno::NOMEM)),
+                    }
+                }
+                Err(NotReplaced::Failed(_)) => self.fill_hole_with_spare(range),
+                Err(NotReplaced::Hole(errno)) => Err(not_filled(errno)),
+            };
         }
         Ok(())
     }
