@@ -265,11 +265,12 @@ pub enum ErrorKind {
     /// quarantined: its other pages keep their memory, but the buffer cannot use them any more. To read a page, map its
     /// memory at other addresses ([`Allocation::at`](crate::Allocation::at)).
     #[error(
-        "pages {first}..{} of the buffer at {address} are lost, and that buffer is quarantined; use another buffer",
-        first + count
+        "pages {first}..{} of the buffer at {address} are lost, and that buffer is quarantined; use new buffers \
+         (PagedBuffer::state)", first + count
     )]
     PagesLost {
-        /// The start address of the buffer that has lost the pages: this buffer, or the operation's other buffer.
+        /// The start address of the buffer that has lost the pages: this buffer, or the operation's other buffer. The
+        /// other buffer can have lost pages, too.
         address: Address,
         /// The first lost page.
         first: usize,

@@ -164,16 +164,21 @@ impl Error {
         }
     }
 
-    /// Returns the function of the runtime that failed, and its status. Returns `None` if no function of the runtime
-    /// failed.
+    /// Returns the function of the runtime that failed first, and its status. Returns `None` if no function of the
+    /// runtime failed in this operation.
     pub fn call(&self) -> Option<(&'static str, Status)> {
-        match self.kind {
-            ErrorKind::Runtime { call, status }
-            | ErrorKind::NotShared { call, status }
-            | ErrorKind::OutOfMemory { call, status: Some(status), .. } => Some((call, status)),
-            ErrorKind::Start { status, .. } => Some(("hsa_init", status)),
-            _ => None,
-        }
+        failed_call(&self.kind)
+    }
+}
+
+fn failed_call(kind: &ErrorKind) -> Option<(&'static str, Status)> {
+    match kind {
+        ErrorKind::Runtime { call, status }
+        | ErrorKind::NotShared { call, status }
+        | ErrorKind::OutOfMemory { call, status: Some(status), .. } => Some((call, *status)),
+        ErrorKind::Start { status, .. } => Some(("hsa_init", *status)),
+        ErrorKind::Quarantined { range, now: true } => failed_call(&range.failure),
+        kind => kind.cause().and_then(Error::call),
     }
 }
 

@@ -35,6 +35,9 @@ impl Vmm {
     /// A CPU copies by this process's own loads and stores. If the ranges overlap, or map the same bytes of memory
     /// twice, the contents of the destination are undefined.
     ///
+    /// Without [`VmmOptions::with_barrier`](crate::vmm::VmmOptions::with_barrier), a copy by a GPU directly after a call
+    /// that maps memory or grants access can fault, which ends the process.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero, for a range that is not completely mapped in one reservation,
     /// and if the agent lacks read access to the source or write access to the destination.

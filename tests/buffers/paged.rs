@@ -298,6 +298,7 @@ fn invalid_ranges_are_rejected() {
         (PagedBuffer::builder(0), Argument::Capacity, Problem::Zero),
         (PagedBuffer::builder(usize::MAX), Argument::Capacity, Problem::Overflow),
         (PagedBuffer::builder(1).with_page_size(0), Argument::PageSize, Problem::Zero),
+        (PagedBuffer::builder(1).with_page_size(usize::MAX), Argument::PageSize, Problem::Overflow),
     ] {
         let error = reserve_error(options, &properties);
         assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");

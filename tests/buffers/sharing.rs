@@ -205,6 +205,8 @@ fn lost_pages_name_their_cause() {
     };
     assert_eq!((*address, error.pages()), (buffer.address(), Some(1..3)));
     assert_eq!(cause.pages(), Some(1..3));
+    // The cause is the error of a quarantine, whose failure is the runtime's.
+    assert_eq!(error.call().map(|it| it.0), Some("hsa_amd_vmem_map"));
     assert_eq!((error.operation(), cause.operation()), (Operation::MapPages, Operation::Map));
     assert_eq!(buffer.statistics().lost, 2);
     drop(buffer);

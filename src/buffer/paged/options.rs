@@ -86,7 +86,11 @@ impl PagedBuilder {
     ) -> Result<PagedBuffer, Error> {
         let owner = vmm.owner(properties)?;
         if let Some(size) = self.page_size {
-            Operation::AddressReserve.run(|| Argument::PageSize.check_not_zero(size))?;
+            let overflow = || ErrorKind::invalid(Argument::PageSize, size, Problem::Overflow);
+            Operation::AddressReserve.run(|| {
+                Argument::PageSize.check_not_zero(size)?;
+                isize::try_from(size).map(drop).map_err(|_| overflow())
+            })?;
         }
         let page_size = step_size(vmm, properties, self.page_size)?;
         let page_count = self.capacity.div_ceil(page_size);
