@@ -6,7 +6,7 @@
 use crate::run_command::{command, stderr};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The programs that `vm fetch` needs, besides those of apt. In these tests, the command fails before it runs them.
 const TOOLS: [&str; 6] = ["gcc", "make", "strip", "xz", "tar", "qemu-system-x86_64"];
@@ -38,8 +38,20 @@ pub fn write_program(file: &Path, text: &str) {
 /// nothing was downloaded. Returns the message.
 fn fetch_rejection(packages: &[(&str, &str)], arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let programs = folder.path().join("programs");
-    fs::create_dir(&programs).unwrap();
+    let (message, calls) = fetch(folder.path(), packages, arguments);
+    // As root, the command runs `apt-get update`. It must run no other command of `apt-get`.
+    assert!(calls.lines().all(|call| call.ends_with("update")), "{calls}");
+    let files = fs::read_dir(folder.path().join("kernels")).unwrap();
+    let files: Vec<_> = files.map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(files, ["lock"]);
+    message
+}
+
+/// Runs `hsa-vmm vm fetch`, which must fail, with scripts in `folder/programs`, and the kernels in `folder/kernels`.
+/// Returns the message, and the arguments of `apt-get`.
+fn fetch(folder: &Path, packages: &[(&str, &str)], arguments: &[&str]) -> (String, String) {
+    let programs = folder.join("programs");
+    fs::create_dir_all(&programs).unwrap();
     for (name, text) in [("apt-cache", APT_CACHE), ("apt-get", APT_GET)] {
         write_program(&programs.join(name), text);
     }
@@ -50,7 +62,7 @@ fn fetch_rejection(packages: &[(&str, &str)], arguments: &[&str]) -> String {
         packages.iter().map(|(name, version)| format!("{name} {version}\n")).collect();
     fs::write(programs.join("packages"), lines).unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
-    let kernels = folder.path().join("kernels");
+    let kernels = folder.join("kernels");
     let output = command(&[&["vm", "fetch"], arguments].concat())
         .env("PATH", format!("{}:{path}", programs.display()))
         .env("HSA_VMM_VM", &kernels)
@@ -58,11 +70,58 @@ fn fetch_rejection(packages: &[(&str, &str)], arguments: &[&str]) -> String {
         .unwrap();
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     let calls = fs::read_to_string(programs.join("calls")).unwrap_or_default();
-    // As root, the command runs `apt-get update`. It must run no other command of `apt-get`.
-    assert!(calls.lines().all(|call| call.ends_with("update")), "{calls}");
-    let files: Vec<_> = fs::read_dir(kernels).unwrap().map(|it| it.unwrap().file_name()).collect();
-    assert_eq!(files, ["lock"]);
-    stderr(&output)
+    (stderr(&output), calls)
+}
+
+/// Writes the files of a fetched kernel that `hsa-vmm vm` and `hsa-vmm vm fetch` need before they run QEMU or `make`.
+fn write_kernel(folder: &Path, release: &str, version: &str) -> PathBuf {
+    let kernel = folder.join("kernels").join(release);
+    let headers = kernel.join(format!("root/usr/src/linux-headers-{release}"));
+    fs::create_dir_all(&headers).unwrap();
+    fs::write(headers.join("Makefile"), "").unwrap();
+    for (name, text) in [("vmlinuz", ""), ("initramfs", ""), ("packages", version)] {
+        fs::write(kernel.join(name), text).unwrap();
+    }
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hsa/vm");
+    fs::copy(sources.join("guest/init"), kernel.join("init")).unwrap();
+    fs::create_dir(kernel.join("module")).unwrap();
+    for file in fs::read_dir(sources.join("module")).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), kernel.join("module").join(file.file_name())).unwrap();
+    }
+    kernel
+}
+
+/// The package sources no longer have this kernel, but its module can be compiled again. `vm` does not use a module
+/// that was compiled earlier.
+#[test]
+fn kernel_without_compiled_module_is_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    let release = "6.12.90+deb12-amd64";
+    let kernel = write_kernel(folder.path(), release, "6.12.90-1");
+    fs::write(kernel.join("module/removed.c"), "").unwrap();
+    let (message, calls) = fetch(folder.path(), &KERNEL, &["--kernel", release]);
+    assert!(message.contains("`make --silent -C"), "{message}");
+    assert_eq!(calls, "");
+    assert!(!kernel.join("module/removed.c").exists());
+    let output = command(&["vm", "--kernel", release, "--", "true"])
+        .env("HSA_VMM_VM", folder.path().join("kernels"))
+        .output()
+        .unwrap();
+    let advice = format!("run `hsa-vmm vm fetch --kernel {release}`");
+    assert!(stderr(&output).contains(&advice), "{}", stderr(&output));
+}
+
+#[test]
+fn failed_download_keeps_the_earlier_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = write_kernel(folder.path(), "6.12.117+deb12-amd64", "6.12.117-1");
+    let (message, calls) = fetch(folder.path(), &KERNEL, &[]);
+    assert!(message.contains("E: unexpected command"), "{message}");
+    assert!(calls.contains(" download "), "{calls}");
+    for name in ["vmlinuz", "initramfs", "packages", "module/Kbuild"] {
+        assert!(kernel.join(name).exists(), "{name}");
+    }
 }
 
 /// The packages of a kernel, all in the same version.

@@ -1,7 +1,7 @@
 //! Fetches a kernel, and compiles this project's kernel modules for that kernel.
 
 use crate::packages::{self, AvailableKernel, SERIES};
-use crate::tool::{self, ToolError, file_error};
+use crate::tool::{self, ToolError, file_error, ignore_missing};
 use crate::{Kernel, NoSource, NotFetched, TreeError, build, folder, initramfs, qemu};
 use hsa_sys::open_regular;
 use rustix::fs::{FlockOperation, flock};
@@ -10,9 +10,16 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The tools that unpack the kernel and compile the modules, each with the package that contains the tool.
-const TOOLS: [(&str, &str); 5] =
-    [("gcc", "gcc"), ("make", "make"), ("strip", "binutils"), ("xz", "xz-utils"), ("tar", "tar")];
+/// The tools that unpack the kernel, compile the modules and run the kernel, each with the package that contains the
+/// tool.
+pub(crate) const TOOLS: [(&str, &str); 6] = [
+    ("gcc", "gcc"),
+    ("make", "make"),
+    ("strip", "binutils"),
+    ("xz", "xz-utils"),
+    ("tar", "tar"),
+    (qemu::PROGRAM, qemu::PACKAGE),
+];
 const BUSYBOX: &str = "busybox-static";
 
 /// Why a kernel could not be fetched.
@@ -94,28 +101,42 @@ pub fn fetch(
     if let Some(release) = release.filter(|release| !packages::is_in_series(release)) {
         return Err(FetchError::OtherSeries { requested: release.to_owned() });
     }
-    let is_root = rustix::process::geteuid().is_root();
-    if is_root {
-        report("getting the lists of packages");
-        packages::update()?;
-    }
-    install_tools(is_root, report)?;
-    let kernel = choose(release)?;
+    install_tools(&TOOLS, report)?;
+    let version = |release: &str| fs::read_to_string(folder.join(release).join(Kernel::PACKAGES));
+    // The package sources may no longer have a kernel that was fetched earlier.
+    let fetched = release.and_then(|release| {
+        let version = version(release).ok()?;
+        Some(AvailableKernel { release: release.to_owned(), version })
+    });
+    let kernel = match fetched {
+        Some(kernel) => kernel,
+        None => {
+            if rustix::process::geteuid().is_root() {
+                report("getting the lists of packages");
+                packages::update()?;
+            }
+            choose(release)?
+        }
+    };
     let target = folder.join(&kernel.release);
     let root = target.join("root");
     let amd = target.join("amd");
-    // This file marks a complete download, so it is written after all other files of the download.
-    let version_file = target.join(Kernel::PACKAGES);
-    if fs::read_to_string(&version_file).is_ok_and(|text| text == kernel.version) {
+    if version(&kernel.release).is_ok_and(|text| text == kernel.version) {
         report(&format!("the kernel {} is already fetched", kernel.release));
     } else {
         report(&format!("getting the kernel {} ({})", kernel.release, kernel.version));
-        unpack(&kernel, &target)?;
-        fs::write(&version_file, &kernel.version).map_err(file_error(&version_file))?;
+        replace(&kernel, &target)?;
+    }
+    let headers = root.join(format!("usr/src/linux-headers-{}", kernel.release));
+    if let Some(compiler) = compiler(&headers) {
+        install_tools(&[(&format!("x86_64-linux-gnu-{compiler}"), &compiler)], report)?;
     }
     report("compiling the kernel modules");
     let work = target.join("module");
-    let headers = root.join(format!("usr/src/linux-headers-{}", kernel.release));
+    let initramfs = target.join(Kernel::INITRAMFS);
+    // If the compilation fails, `vm` must not use the modules of an earlier compilation.
+    ignore_missing(fs::remove_file(&initramfs)).map_err(file_error(&initramfs))?;
+    ignore_missing(fs::remove_dir_all(&work)).map_err(file_error(&work))?;
     build::relocate(&headers.join("Makefile"), &root)?;
     build::build(&source, &headers, &amd, &work)?;
     report("writing the initial file system");
@@ -123,7 +144,6 @@ pub fn fetch(
         ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&kernel.release));
     let modules_folder = folders.iter().find(|path| path.is_dir()).unwrap_or(&folders[0]);
     let configuration = root.join(format!("boot/config-{}", kernel.release));
-    let initramfs = target.join(Kernel::INITRAMFS);
     let modules = initramfs::find_modules(modules_folder)?;
     initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &work)?;
     Ok(Kernel::open(folder, Some(&kernel.release))?)
@@ -157,12 +177,15 @@ pub(crate) fn download_busybox(root: &Path, report: &mut dyn FnMut(&str)) -> Res
     if rustix::process::geteuid().is_root() {
         packages::update()?;
     }
-    fs::create_dir_all(root).map_err(file_error(root))?;
-    let work = tempfile::tempdir().map_err(file_error(root))?;
+    let target = root.join("bin");
+    fs::create_dir_all(&target).map_err(file_error(&target))?;
+    let work = tempfile::tempdir_in(root).map_err(file_error(root))?;
+    let unpacked = work.path().join("unpacked");
     for package in packages::download(&[BUSYBOX.to_owned()], work.path())? {
-        packages::unpack(&package, root)?;
+        packages::unpack(&package, &unpacked)?;
     }
-    Ok(())
+    // Rename the complete file: an interrupted call must not leave a part of the program.
+    fs::rename(busybox(&unpacked), target.join("busybox")).map_err(file_error(&target))
 }
 
 /// Returns the path of busybox in a folder into which its package was unpacked.
@@ -172,16 +195,18 @@ pub(crate) fn busybox(root: &Path) -> PathBuf {
 }
 
 /// Installs missing tools. Fails if tools are missing and this process is not root.
-pub(crate) fn install_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
-    let qemu = [(qemu::PROGRAM, qemu::PACKAGE)];
-    let missing: Vec<_> =
-        TOOLS.iter().chain(&qemu).filter(|(program, _)| !qemu::is_on_path(program)).collect();
+pub(crate) fn install_tools(
+    tools: &[(&str, &str)],
+    report: &mut dyn FnMut(&str),
+) -> Result<(), FetchError> {
+    let missing: Vec<_> = tools.iter().filter(|(program, _)| !qemu::is_on_path(program)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
-    if is_root {
+    if rustix::process::geteuid().is_root() {
         report(&format!("installing {}", packages.join(", ")));
+        packages::update()?;
         packages::install(&packages)?;
         return Ok(());
     }
@@ -212,11 +237,29 @@ fn choose(release: Option<&str>) -> Result<AvailableKernel, FetchError> {
     Err(FetchError::Mismatch { release: kernel.release.clone(), missing: missing.join(", ") })
 }
 
-/// Removes the folder `target`. Then downloads the packages of a kernel, and busybox, and unpacks them into `target`.
+/// Returns the name of the compiler that compiled a kernel, such as `gcc-12`, from Debian's headers of the kernel.
+fn compiler(headers: &Path) -> Option<String> {
+    let text = fs::read_to_string(headers.join(".kernelvariables")).ok()?;
+    text.lines().find_map(|line| {
+        let (_, compiler) = line.strip_prefix("CC = ")?.rsplit_once("$(CROSS_COMPILE)")?;
+        compiler.strip_prefix("gcc-")?.parse::<u32>().ok()?;
+        Some(compiler.to_owned())
+    })
+}
+
+/// Downloads a kernel, and replaces the folder `target` with it. If the download fails, `target` does not change.
+fn replace(kernel: &AvailableKernel, target: &Path) -> Result<(), ToolError> {
+    let partial = target.with_file_name("partial");
+    ignore_missing(fs::remove_dir_all(&partial)).map_err(file_error(&partial))?;
+    unpack(kernel, &partial)?;
+    let version = partial.join(Kernel::PACKAGES);
+    fs::write(&version, &kernel.version).map_err(file_error(&version))?;
+    ignore_missing(fs::remove_dir_all(target)).map_err(file_error(target))?;
+    fs::rename(&partial, target).map_err(file_error(target))
+}
+
+/// Downloads the packages of a kernel, and busybox, and unpacks them into `target`.
 fn unpack(kernel: &AvailableKernel, target: &Path) -> Result<(), ToolError> {
-    if target.exists() {
-        fs::remove_dir_all(target).map_err(file_error(target))?;
-    }
     let root = target.join("root");
     let amd = target.join("amd");
     for folder in [&root, &amd] {
@@ -256,7 +299,18 @@ fn unpack_source(package: &Path, work: &Path, amd: &Path) -> Result<(), ToolErro
 
 #[cfg(test)]
 mod tests {
-    use super::lock;
+    use super::{compiler, lock};
+
+    #[test]
+    fn compiler_is_read_from_the_headers() {
+        let headers = tempfile::tempdir().unwrap();
+        assert_eq!(compiler(headers.path()), None);
+        let text = "CCACHE = ccache\n\
+                    CC = $(if $(DEBIAN_KERNEL_USE_CCACHE),$(CCACHE)) $(CROSS_COMPILE)gcc-12\n\
+                    override CROSS_COMPILE = x86_64-linux-gnu-\n";
+        std::fs::write(headers.path().join(".kernelvariables"), text).unwrap();
+        assert_eq!(compiler(headers.path()).as_deref(), Some("gcc-12"));
+    }
 
     #[test]
     fn lock_reports_that_it_waits() {

@@ -57,12 +57,13 @@ impl Kernel {
             let problem = release.map_or("a kernel was not found".into(), |release| {
                 format!("the kernel {release} was not found")
             });
-            not_fetched(problem, FETCH_COMMAND.to_owned())
+            not_fetched(problem, fetch_command(folder, release))
         })?;
+        let command = fetch_command(folder, Some(&kernel.release));
         // The host and `init` must agree on the files that they exchange.
         if fs::read(kernel.folder.join(Self::INIT)).ok().as_deref() != Some(initramfs::INIT) {
             let problem = format!("{} was fetched by another version of hsa-vmm", kernel.release);
-            return Err(not_fetched(problem, kernel.fetch_command()));
+            return Err(not_fetched(problem, command));
         }
         let source = folder::module_source().ok();
         match source.and_then(|source| changed_file(&source, &kernel.module_folder())) {
@@ -71,17 +72,9 @@ impl Kernel {
                     "{name} has changed since the module of {} was compiled",
                     kernel.release
                 );
-                Err(not_fetched(problem, kernel.fetch_command()))
+                Err(not_fetched(problem, command))
             }
             None => Ok(kernel),
-        }
-    }
-
-    /// Returns the command that compiles the module again.
-    fn fetch_command(&self) -> String {
-        match fs::read_to_string(self.folder.join(Self::TREE)) {
-            Ok(tree) => format!("{FETCH_COMMAND} --tree {tree}"),
-            Err(_) => FETCH_COMMAND.to_owned(),
         }
     }
 
@@ -126,6 +119,15 @@ impl Kernel {
     }
 }
 
+/// Returns the command that fetches a kernel, or compiles its module again.
+fn fetch_command(folder: &Path, release: Option<&str>) -> String {
+    let Some(release) = release else { return FETCH_COMMAND.to_owned() };
+    match fs::read_to_string(folder.join(release).join(Kernel::TREE)) {
+        Ok(tree) => format!("{FETCH_COMMAND} --tree {tree}"),
+        Err(_) => format!("{FETCH_COMMAND} --kernel {release}"),
+    }
+}
+
 /// Returns the path of a source file that differs from its copy, if any.
 fn changed_file(source: &Path, copy: &Path) -> Option<String> {
     let files = fs::read_dir(source).ok()?.filter_map(Result::ok).map(|entry| entry.path());
@@ -160,6 +162,12 @@ mod tests {
     fn missing_kernel_error_suggests_fetch() {
         let folder = tempfile::tempdir().unwrap();
         let error = Kernel::open(folder.path(), None).unwrap_err().to_string();
-        assert!(error.contains("vm fetch"), "{error}");
+        assert!(error.ends_with("run `hsa-vmm vm fetch`"), "{error}");
+        let open = || Kernel::open(folder.path(), Some("6.12.9")).unwrap_err().to_string();
+        assert!(open().ends_with("run `hsa-vmm vm fetch --kernel 6.12.9`"), "{}", open());
+        // Compiling the module for a kernel of a source tree has failed.
+        fs::create_dir(folder.path().join("6.12.9")).unwrap();
+        fs::write(folder.path().join("6.12.9").join(Kernel::TREE), "/linux").unwrap();
+        assert!(open().ends_with("run `hsa-vmm vm fetch --tree /linux`"), "{}", open());
     }
 }

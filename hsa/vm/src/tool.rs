@@ -44,6 +44,12 @@ pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ToolError + u
     move |cause| ToolError::File { path, cause }
 }
 
+/// Converts the error of a missing file to success.
+pub(crate) fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    result
+        .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
 /// Runs a tool. Returns the tool's standard output. An error names `package` if the tool is missing.
 pub(crate) fn run(mut command: Command, package: &'static str) -> Result<Vec<u8>, ToolError> {
     let program = command.get_program().display().to_string();

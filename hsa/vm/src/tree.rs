@@ -1,12 +1,11 @@
 //! A kernel that was compiled in a source tree.
 
-use crate::fetch::{FetchError, busybox, download_busybox, install_tools, lock};
+use crate::fetch::{FetchError, TOOLS, busybox, download_busybox, install_tools, lock};
 use crate::packages::{self, SERIES};
-use crate::tool::{ToolError, file_error};
+use crate::tool::{ToolError, file_error, ignore_missing};
 use crate::{Kernel, build, folder, initramfs};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 // The paths of files and folders in a source tree.
@@ -112,7 +111,7 @@ pub fn use_tree(
     let work = target.join("module");
     let root = target.join("root");
     download_busybox(&root, report)?;
-    install_tools(rustix::process::geteuid().is_root(), report)?;
+    install_tools(&TOOLS, report)?;
     // Files of this kernel must not be combined with files of an earlier kernel of the same name.
     for file in [Kernel::PACKAGES, Kernel::INITRAMFS] {
         ignore_missing(fs::remove_file(target.join(file))).map_err(file_error(&target))?;
@@ -131,12 +130,6 @@ pub fn use_tree(
     let (initramfs, configuration) = (target.join(Kernel::INITRAMFS), tree.join(CONFIGURATION));
     initramfs::write(&initramfs, &modules(&tree)?, &configuration, &busybox(&root), &work)?;
     Ok(Kernel::open(folder, Some(&release))?)
-}
-
-/// Converts the error of a missing file to success.
-fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    result
-        .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// Checks that a tree can be used. Returns the name of its kernel, such as `6.12.117-debug`.
