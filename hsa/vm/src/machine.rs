@@ -7,6 +7,7 @@ use crate::qemu;
 use crate::running::{Limits, RunningMachine, Stream, WaitEnd};
 use crate::{EngineFaults, Kernel};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -272,7 +273,8 @@ impl Machine {
     ///
     /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the host's kernel
     /// kills QEMU. In both cases, a machine that is [kept](Self::with_idle_timeout) kills its program
-    /// instead, and becomes idle.
+    /// instead, and becomes idle. The handlers of these signals stay installed (crate `signal-hook`): after this call,
+    /// the signals do not end this process unless it registers other actions for them.
     ///
     /// # Errors
     /// QEMU is missing, a file cannot be read or written, the time limit expires, or the machine ends before the
@@ -286,9 +288,10 @@ impl Machine {
     ) -> Result<Outcome, RunError> {
         self.clear_files()?;
         let signal = Arc::new(AtomicUsize::new(0));
+        let mut registrations = Registrations(Vec::new());
         for (number, value) in [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)] {
-            signal_hook::flag::register_usize(number, Arc::clone(&signal), value)
-                .map_err(file_error(Path::new("signals")))?;
+            let registered = signal_hook::flag::register_usize(number, Arc::clone(&signal), value);
+            registrations.0.push(registered.map_err(file_error(Path::new("signals")))?);
         }
         let limits = Limits { signal, deadline: Instant::now() + self.time_limit };
         let lock = |_| DetachedMachine::lock(self, &limits);
@@ -322,9 +325,14 @@ impl Machine {
             } else {
                 return self.outcome(WaitEnd::QemuEnded, "no accelerator", None, String::new);
             };
-            let end = running.wait(&job, &limits);
+            let mut end = running.wait(&job, &limits);
             let qemu = running.exit_status();
-            streams = running.finish(&end);
+            let finished = running.finish(&end, &limits);
+            if finished.iter().any(Option::is_none) {
+                // The output of a program that ended in time is incomplete.
+                end = limits.reached().unwrap_or(end);
+            }
+            streams = finished.map(|stream| stream.unwrap_or_else(|| Box::new(io::sink())));
             if matches!(end, WaitEnd::NotBooted) && accelerators.len() > 0 {
                 continue;
             }
@@ -412,6 +420,17 @@ impl Machine {
             if let Err(cause) = job.copy(name, path) {
                 report(NotWritten { path: path.to_owned(), cause });
             }
+        }
+    }
+}
+
+/// Registrations of signals, which dropping removes.
+struct Registrations(Vec<signal_hook::SigId>);
+
+impl Drop for Registrations {
+    fn drop(&mut self) {
+        for registration in self.0.drain(..) {
+            low_level::unregister(registration);
         }
     }
 }

@@ -25,8 +25,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
 const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit for a kept machine to start a program, after which another machine is booted.
 const REUSE_LIMIT: Duration = Duration::from_secs(60);
-/// How long [`RunningMachine::finish`] waits, after a time limit or a signal, until the output that was received is
-/// written. A stream whose reader does not read would otherwise block forever.
+/// How long [`RunningMachine::finish`] waits, once a limit is reached, until the output that was received is written. A
+/// stream whose reader does not read would otherwise block forever.
 const STREAM_LIMIT: Duration = Duration::from_secs(2);
 
 /// The destination of a copy of the program's output or errors.
@@ -223,11 +223,10 @@ impl RunningMachine {
     }
 
     /// Ends QEMU. If the machine is kept, and its program or a signal ended the wait, the machine
-    /// becomes idle instead. Returns the streams.
+    /// becomes idle instead. Returns the streams, or `None` for a stream whose output is not written completely.
     ///
-    /// After the time limit or a signal, waits for the threads that copy the output, but for at most [`STREAM_LIMIT`].
-    /// If a thread still runs then, returns a stream that discards everything instead of the thread's stream.
-    pub fn finish(self, end: &WaitEnd) -> [Stream; 2] {
+    /// Waits for the threads that copy the output, but once a limit is reached, for at most [`STREAM_LIMIT`].
+    pub fn finish(self, end: &WaitEnd, limits: &Limits) -> [Option<Stream>; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {
                 // QEMU may have ended already.
@@ -243,16 +242,17 @@ impl RunningMachine {
                 connection.shut_down();
             }
         }
-        let is_limited = matches!(end, WaitEnd::TimeOut | WaitEnd::Signal(_));
-        let deadline = Instant::now() + STREAM_LIMIT;
+        let mut reached = None;
         self.copies.map(|thread| {
-            while is_limited && !thread.is_finished() {
-                if Instant::now() > deadline {
-                    return Box::new(io::sink()) as Stream;
+            while !thread.is_finished() {
+                if limits.reached().is_some()
+                    && reached.get_or_insert_with(Instant::now).elapsed() > STREAM_LIMIT
+                {
+                    return None;
                 }
                 thread::sleep(POLLING_INTERVAL);
             }
-            thread.join().unwrap_or_else(|_| Box::new(io::sink()))
+            thread.join().ok()
         })
     }
 }
@@ -278,4 +278,37 @@ fn copy(
         }
         stream
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// A stream whose reader does not read.
+    struct BlockedStream(Receiver<()>);
+
+    impl Write for BlockedStream {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn blocked_stream_does_not_outlast_the_limit() {
+        let (release, blocked) = channel();
+        let reader = || Box::new(&b"text"[..]) as Box<dyn Read + Send>;
+        let streams: [Stream; 2] = [Box::new(BlockedStream(blocked)), Box::new(io::sink())];
+        let qemu = Qemu::Child(Command::new("true").spawn().unwrap());
+        let running = RunningMachine::new(qemu, BOOT_LIMIT, [reader(), reader()], streams);
+        let limits = Limits { signal: Arc::default(), deadline: Instant::now() };
+        let [output, errors] = running.finish(&WaitEnd::Status(0), &limits);
+        assert!(output.is_none() && errors.is_some());
+        drop(release);
+    }
 }
