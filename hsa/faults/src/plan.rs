@@ -69,6 +69,14 @@ pub struct PlanError {
     reason: String,
 }
 
+impl PlanError {
+    /// Creates the error of a rule that a target rejects for a reason of its own.
+    #[must_use]
+    pub fn new(rule: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { rule: rule.into(), reason: reason.into() }
+    }
+}
+
 impl fmt::Display for PlanError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:?}: {}", self.rule, self.reason)
@@ -109,10 +117,8 @@ impl<C> Plan<C> {
     /// that the call does not support.
     pub fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, PlanError> {
         let rules = text.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
-        let rule = |text: &str| {
-            let error = |reason| PlanError { rule: text.to_owned(), reason };
-            Rule::parse(text, target).map_err(error)
-        };
+        let rule =
+            |text: &str| Rule::parse(text, target).map_err(|reason| PlanError::new(text, reason));
         Ok(Self { rules: rules.map(rule).collect::<Result<_, _>>()? })
     }
 

@@ -1,7 +1,8 @@
 //! Planned faults of the software GPUs' engines. The kernel module causes these faults (`module/faults.c`).
 
-use hsa_faults::{FaultKind, Plan, PlanError, Target};
+use hsa_faults::{Effect, FaultKind, Plan, PlanError, Rule, Target};
 use std::convert::Infallible;
+use std::time::Duration;
 
 /// The operations of the engines that a plan can name.
 const OPERATIONS: [&str; 7] =
@@ -47,17 +48,36 @@ impl Target for Engines {
 /// | `INTERRUPT` | the interrupt of an event |
 ///
 /// All operations support a time (the operation takes this much longer), `late:` with a time, and `lost`. Copies and
-/// fills also support `garbled` and `half`. `COPY` and `FILL` also support `hang`, which stops the user queue.
+/// fills also support `garbled` and `half`. `COPY` and `FILL` also support `hang`, which stops the user queue. A plan
+/// has at most 32 rules, and a time is at most 4294 seconds.
 #[derive(Clone, Debug)]
 pub struct EngineFaults {
     plan: Plan<Infallible>,
 }
 
+/// The maximum number of rules in `module/faults.c`.
+const MAX_RULES: usize = 32;
+/// The maximum time in `module/faults.c`. Within this limit, each rule and each plan is short enough for the module.
+const MAX_TIME: Duration = Duration::from_micros(u32::MAX as u64);
+
 impl std::str::FromStr for EngineFaults {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
-        Ok(Self { plan: Plan::parse(text, &Engines)? })
+        let plan = Plan::parse(text, &Engines)?;
+        if let Some(rule) = plan.rules.get(MAX_RULES) {
+            let reason = format!("the plan has more than {MAX_RULES} rules");
+            return Err(PlanError::new(rule.to_string(), reason));
+        }
+        let time = |rule: &Rule<Infallible>| match rule.effect {
+            Effect::Delay(time) | Effect::Misbehave(FaultKind::Late(time)) => time,
+            _ => Duration::ZERO,
+        };
+        if let Some(rule) = plan.rules.iter().find(|rule| time(rule) > MAX_TIME) {
+            let reason = format!("the time is longer than {} s", MAX_TIME.as_secs());
+            return Err(PlanError::new(rule.to_string(), reason));
+        }
+        Ok(Self { plan })
     }
 }
 
@@ -89,6 +109,19 @@ mod tests {
         ] {
             let error = rule.parse::<EngineFaults>().unwrap_err().to_string();
             assert!(error.contains(reason), "{rule}: {error}");
+        }
+    }
+
+    #[test]
+    fn plan_has_the_limits_of_the_module() {
+        let longest = "KERNEL_COPY#18446744073709551613-18446744073709551614=late:4294967295us";
+        let plan: EngineFaults = vec![longest; 32].join(",").parse().unwrap();
+        assert!(plan.text().len() <= 4096 && longest.len() <= 95);
+        let error = |text: &str| text.parse::<EngineFaults>().unwrap_err().to_string();
+        let message = error(&vec!["COPY=lost"; 33].join(","));
+        assert!(message.ends_with("more than 32 rules"), "{message}");
+        for rule in ["COPY=late:5000s", "COPY=5000s"] {
+            assert!(error(rule).ends_with("longer than 4294 s"), "{}", error(rule));
         }
     }
 }

@@ -92,6 +92,7 @@ fn wait_until_received(job: &Path, guest: &Path, output: &Port, errors: &Port) -
 /// Runs the program of the job. Returns the program's exit status.
 fn run_job(job: &Path, guest: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
     let read = |name: &str| fs::read(job.join(name));
+    check_parameters(&fs::read_to_string("/proc/cmdline")?, Path::new("/sys/module"))?;
     for name in [job::LOG, job::PAGE_TABLES] {
         if job.join(name).exists() {
             fs::write(guest.join(name), "")?;
@@ -169,6 +170,26 @@ fn is_disconnected(port: &File) -> io::Result<bool> {
     Ok(ports[0].revents().contains(PollFlags::HUP))
 }
 
+/// Fails if the kernel's command line has a parameter that no module has. Linux ignores such parameters. `modules` is
+/// the folder of the modules in sysfs.
+fn check_parameters(command_line: &str, modules: &Path) -> io::Result<()> {
+    for word in command_line.split_whitespace() {
+        // hsa_vmm.ko reads this word itself.
+        if word.starts_with("hsa_vmm.vm=") {
+            continue;
+        }
+        let name = word.split_once('=').map_or("", |(name, _)| name);
+        let Some((module, parameter)) = name.split_once('.') else { continue };
+        // Linux treats `-` and `_` as the same letter.
+        let [module, parameter] = [module, parameter].map(|name| name.replace('-', "_"));
+        if !modules.join(module).join("parameters").join(parameter).exists() {
+            let message = format!("unknown parameter {name} (--parameter {word})");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+    }
+    Ok(())
+}
+
 fn split_variable(variable: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let bytes = variable.as_bytes();
     let end = bytes.iter().skip(1).position(|&byte| byte == b'=')? + 1;
@@ -226,8 +247,23 @@ fn start_coverage() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::split_variable;
+    use super::{check_parameters, split_variable};
     use std::ffi::OsStr;
+    use std::fs;
+
+    #[test]
+    fn unknown_module_parameters_are_rejected() {
+        let modules = tempfile::tempdir().unwrap();
+        let folder = modules.path().join("hsa_vmm/parameters");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("pte_delay"), "0").unwrap();
+        let check = |line: &str| check_parameters(line, modules.path());
+        check("console=ttyS0 quiet panic=-1 hsa_vmm.vm=1 hsa-vmm.pte-delay=50\n").unwrap();
+        for word in ["hsa_vmm.tbl=0", "hsavmm.pte_delay=5"] {
+            let error = check(&format!("quiet {word} hsa_vmm.vm=1\n")).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("(--parameter {word})")), "{error}");
+        }
+    }
 
     #[test]
     fn variable_is_split_at_the_first_equals_sign() {
