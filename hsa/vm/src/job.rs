@@ -102,11 +102,17 @@ impl Job {
     /// left.
     pub fn temporary() -> io::Result<Self> {
         remove_abandoned(&env::temp_dir());
-        let only_owner = fs::Permissions::from_mode(0o700);
-        let temporary =
-            tempfile::Builder::new().prefix(PREFIX).permissions(only_owner).tempdir()?;
-        let lock = File::create(temporary.path().join(LOCK))?;
-        flock(&lock, FlockOperation::LockShared)?;
+        let (temporary, lock) = loop {
+            let only_owner = fs::Permissions::from_mode(0o700);
+            let temporary =
+                tempfile::Builder::new().prefix(PREFIX).permissions(only_owner).tempdir()?;
+            let lock = File::create(temporary.path().join(LOCK))?;
+            flock(&lock, FlockOperation::LockShared)?;
+            // Before this process took the lock, another process may have taken the folder for an abandoned one.
+            if lock.metadata()?.nlink() > 0 {
+                break (temporary, lock);
+            }
+        };
         let job = Self::open(temporary.path().to_owned())?;
         Ok(Self { _temporary: Some((temporary, lock)), ..job })
     }
