@@ -34,6 +34,8 @@ const UNLIMITED_WAIT_STEP: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 struct Event {
+    /// Distinguishes the event from later events with the same identifier. [`State::insert`] sets this number.
+    serial: u64,
     kind: u32,
     auto_reset: bool,
     signalled: bool,
@@ -58,6 +60,8 @@ struct State {
     signals: IdTable<Event>,
     /// The other events.
     non_signals: IdTable<Event>,
+    /// The number of events that were ever created.
+    created: u64,
 }
 
 impl State {
@@ -67,6 +71,23 @@ impl State {
             _ => self.non_signals.get_mut(id & !NON_SIGNAL),
         };
         found.ok_or(EINVAL)
+    }
+
+    /// Returns the event that a caller waits for. Fails if the event was destroyed.
+    fn awaited(&mut self, awaited: &AwaitedEvent) -> Result<&mut Event> {
+        let event = self.event(awaited.id)?;
+        if event.serial == awaited.serial { Ok(event) } else { Err(EINVAL) }
+    }
+
+    /// Inserts an event that a GPU can signal if `can_signal` is true. Returns its identifier.
+    fn insert(&mut self, mut event: Event, can_signal: bool) -> u32 {
+        self.created += 1;
+        event.serial = self.created;
+        if can_signal {
+            self.signals.insert(event)
+        } else {
+            self.non_signals.insert(event) | NON_SIGNAL
+        }
     }
 }
 
@@ -112,6 +133,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
         driver.process.state().memory(gpu, number)?;
     }
     let event = Event {
+        serial: 0,
         kind: create.kind,
         auto_reset: create.auto_reset != 0,
         signalled: false,
@@ -122,7 +144,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
     };
     let mut state = driver.process.events.state();
     if matches!(create.kind, KIND_SIGNAL | KIND_DEBUG) {
-        let id = state.signals.insert(event);
+        let id = state.insert(event, true);
         if id >= MAX_SIGNALS {
             state.signals.remove(id);
             return Err(ENOSPC);
@@ -131,7 +153,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
         create.slot = id;
         create.page_offset = mmap::offset(Window::Events, 0);
     } else {
-        create.event_id = state.non_signals.insert(event) | NON_SIGNAL;
+        create.event_id = state.insert(event, false);
     }
     create.trigger_data = create.event_id;
     Ok(())
@@ -162,6 +184,7 @@ pub(crate) fn reset(driver: &Driver, reset: &mut EventId) -> Result<()> {
 #[derive(Debug)]
 struct AwaitedEvent {
     id: u32,
+    serial: u64,
     /// The age when the wait began. A different age means that the event was signalled.
     age: u64,
     activated: bool,
@@ -177,13 +200,14 @@ fn begin_wait(state: &mut State, data: &EventData) -> Result<AwaitedEvent> {
         event.signalled = false;
     }
     event.waiters += 1;
-    Ok(AwaitedEvent { id: data.event_id, age: event.age, activated, compares_age })
+    let (id, serial, age) = (data.event_id, event.serial, event.age);
+    Ok(AwaitedEvent { id, serial, age, activated, compares_age })
 }
 
 /// Marks the signalled events. Returns whether the wait is over. Fails if an event was destroyed.
 fn poll(state: &mut State, awaited: &mut [AwaitedEvent], all: bool) -> Result<bool> {
     for awaited_event in awaited.iter_mut() {
-        awaited_event.activated |= state.event(awaited_event.id)?.age != awaited_event.age;
+        awaited_event.activated |= state.awaited(awaited_event)?.age != awaited_event.age;
     }
     if awaited.is_empty() {
         return Ok(true);
@@ -256,7 +280,7 @@ impl Events {
         }
         let mut signalled = Vec::new();
         for (index, awaited_event) in awaited.iter().enumerate() {
-            let Ok(event) = state.event(awaited_event.id) else { continue };
+            let Ok(event) = state.awaited(awaited_event) else { continue };
             event.waiters = event.waiters.saturating_sub(1);
             if result.is_err() || !awaited_event.activated {
                 continue;
@@ -280,8 +304,8 @@ mod tests {
     use crate::errno::EFAULT;
 
     fn event(kind: u32, auto_reset: bool) -> Event {
-        let (signalled, age, waiters, fault, fault_gpu) = (false, 1, 0, None, 0);
-        Event { kind, auto_reset, signalled, age, waiters, fault, fault_gpu }
+        let (serial, signalled, age, waiters, fault, fault_gpu) = (0, false, 1, 0, None, 0);
+        Event { serial, kind, auto_reset, signalled, age, waiters, fault, fault_gpu }
     }
 
     fn input(event_id: u32, age: u64) -> EventData {
@@ -295,7 +319,7 @@ mod tests {
     #[test]
     fn fault_signals_memory_fault_events() {
         let events = Events::default();
-        let id = events.state().non_signals.insert(event(KIND_MEMORY, false)) | NON_SIGNAL;
+        let id = events.state().insert(event(KIND_MEMORY, false), false);
         assert_eq!(events.wait(&mut [input(id, 0)], false, short_deadline()).0, Ok(TIMEOUT));
         events.report_fault(0x1001, 0xabc000, EFAULT);
         let mut data = [input(id, 0)];
@@ -306,7 +330,7 @@ mod tests {
     #[test]
     fn auto_reset_signal_completes_one_later_wait() {
         let events = Events::default();
-        let id = events.state().signals.insert(event(KIND_SIGNAL, true));
+        let id = events.state().insert(event(KIND_SIGNAL, true), true);
         events.signal(id).unwrap();
         assert_eq!(events.wait(&mut [input(id, 0)], true, short_deadline()).0, Ok(COMPLETE));
         assert_eq!(events.wait(&mut [input(id, 0)], true, short_deadline()).0, Ok(TIMEOUT));
@@ -317,9 +341,29 @@ mod tests {
     }
 
     #[test]
+    fn wait_fails_if_the_identifier_is_used_again() {
+        let events = Events::default();
+        let id = events.state().insert(event(KIND_SIGNAL, false), true);
+        std::thread::scope(|scope| {
+            let deadline = Some(Instant::now() + Duration::from_secs(10));
+            let waiter = scope.spawn(|| events.wait(&mut [input(id, 0)], true, deadline).0);
+            while events.state().event(id).unwrap().waiters == 0 {
+                std::thread::yield_now();
+            }
+            let mut state = events.state();
+            state.signals.remove(id).unwrap();
+            assert_eq!(state.insert(event(KIND_SIGNAL, false), true), id);
+            drop(state);
+            events.changed.notify_all();
+            assert_eq!(waiter.join().unwrap(), Ok(FAILED));
+        });
+        assert_eq!(events.state().event(id).unwrap().waiters, 0);
+    }
+
+    #[test]
     fn wait_completes_on_all_or_any_event() {
         let events = Events::default();
-        let ids = [(); 2].map(|()| events.state().signals.insert(event(KIND_SIGNAL, false)));
+        let ids = [(); 2].map(|()| events.state().insert(event(KIND_SIGNAL, false), true));
         events.signal(ids[1]).unwrap();
         let mut both = ids.map(|id| input(id, 0));
         assert_eq!(events.wait(&mut both, false, short_deadline()).0, Ok(COMPLETE));
