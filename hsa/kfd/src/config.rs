@@ -40,7 +40,7 @@ impl Config {
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?)
             .map_err(|error| format!("HSA_KFD_FAULTS: {error}"))?;
         let record = environment::variable(hsa_faults::RECORD);
-        if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
+        if let Some(path) = record.filter(|_| !config.faults.is_empty()) {
             match File::options()
                 .append(true)
                 .open(&path)

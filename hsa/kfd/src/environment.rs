@@ -11,9 +11,10 @@ fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Returns a variable's value. Always returns `None` in a privileged process.
+/// Returns a variable's value, or `None` if the variable is empty. Always returns `None` in a privileged process.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
-    if is_privileged() { None } else { env::var_os(name) }
+    let value = if is_privileged() { None } else { env::var_os(name) };
+    value.filter(|value| !value.is_empty())
 }
 
 /// Returns the file that `HSA_KFD_PAGE_TABLES` names. The path is absolute, because the process may exit in another

@@ -5,13 +5,14 @@
 //! amdkfd, the child has no memory and no handles until it opens a device.
 
 use crate::interpose::descriptor_streams;
-use crate::{descriptors, driver, own_descriptors};
+use crate::{descriptors, driver, observe, own_descriptors};
 use std::cell::RefCell;
 use std::sync::MutexGuard;
 
 /// The locks, in the order in which they are taken.
 struct Locks {
     _start: MutexGuard<'static, ()>,
+    _observer: MutexGuard<'static, ()>,
     table: descriptors::Guard,
     _streams: descriptor_streams::Guard,
     _limit: MutexGuard<'static, ()>,
@@ -24,6 +25,7 @@ thread_local! {
 extern "C" fn before_fork() {
     let locks = Locks {
         _start: driver::start_lock(),
+        _observer: observe::start_lock(),
         table: descriptors::table(),
         _streams: descriptor_streams::lock(),
         _limit: own_descriptors::limit_lock(),
@@ -40,7 +42,9 @@ extern "C" fn after_fork_in_child() {
     let Ok(Some(mut locks)) = HELD.try_with(RefCell::take) else { return };
     descriptors::reset_in_child(&mut locks.table);
     driver::reset_after_fork();
-    own_descriptors::close_all();
+    // The observer's log stays open: the child has the same observer.
+    let log = observe::existing().and_then(|observer| observer.log.descriptor());
+    own_descriptors::close_all_except(log);
 }
 
 extern "C" fn register() {

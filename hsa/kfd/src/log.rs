@@ -4,11 +4,12 @@ use crate::abi::{Pod, format_bits};
 use crate::errno::Result;
 use crate::real::Mapping;
 use crate::{environment, own_descriptors};
-use libc::c_void;
+use libc::{c_int, c_void};
 use std::collections::BTreeMap;
 use std::fmt::{self, Arguments, Write as _};
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -71,6 +72,11 @@ impl Log {
         };
         let (began, mapped) = (Instant::now(), Mutex::default());
         Ok(Self { file, has_failed: AtomicBool::new(false), began, mapped })
+    }
+
+    /// Returns the descriptor of the log's file.
+    pub(crate) fn descriptor(&self) -> Option<c_int> {
+        self.file.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     pub(crate) fn is_enabled(&self) -> bool {

@@ -7,7 +7,7 @@ use libc::c_int;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The log of calls, and the file that gets the page tables at exit.
 #[derive(Debug)]
@@ -16,9 +16,25 @@ pub(crate) struct Observer {
     page_tables: Option<PathBuf>,
 }
 
+/// `None` if the driver is emulated. Empty until the process first uses a path of the driver.
+static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
+
+/// Returns the lock that a thread holds while it creates the observer.
+pub(crate) fn start_lock() -> MutexGuard<'static, ()> {
+    static START: Mutex<()> = Mutex::new(());
+    START.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the observer if this process has created it.
+pub(crate) fn existing() -> Option<&'static Observer> {
+    OBSERVER.get()?.as_ref()
+}
+
 /// Returns the observer, or `None` if the driver is emulated. An invalid variable ends the process.
 pub(crate) fn current() -> Option<&'static Observer> {
-    static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
+    if let Some(observer) = OBSERVER.get() {
+        return observer.as_ref();
+    }
     let start = || {
         if environment::variable("HSA_KFD")? != "real" {
             return None;
@@ -31,6 +47,8 @@ pub(crate) fn current() -> Option<&'static Observer> {
             unsafe { libc::_exit(2) }
         }))
     };
+    // A fork waits for this lock. In the child, no other thread would end the initialisation of `OBSERVER`.
+    let _start = start_lock();
     OBSERVER.get_or_init(start).as_ref()
 }
 

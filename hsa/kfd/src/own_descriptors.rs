@@ -56,9 +56,12 @@ pub(crate) fn within(first: usize, last: usize) -> impl Iterator<Item = usize> {
     (first.min(end)..end).filter(|descriptor| OWN[*descriptor].load(Ordering::Acquire))
 }
 
-/// Closes all of the emulation's descriptors, in a forked child.
-pub(crate) fn close_all() {
+/// Closes all of the emulation's descriptors except for `kept`, in a forked child.
+pub(crate) fn close_all_except(kept: Option<c_int>) {
     for descriptor in within(0, MAX_DESCRIPTORS) {
+        if Some(descriptor as c_int) == kept {
+            continue;
+        }
         mark(descriptor as c_int, false);
         crate::real::close(descriptor as c_int);
     }

@@ -95,6 +95,13 @@ pub(crate) fn tree_path(driver_path: DriverPath) -> Option<CString> {
     }
 }
 
+/// Returns whether a file of the tree is in `/sys`. All processes of one configuration share these files, so programs
+/// must not change them.
+pub(crate) fn is_in_sysfs(tree_path: &CStr) -> bool {
+    let path = tree_path.to_bytes().strip_prefix(driver::get().tree.as_bytes());
+    path.is_some_and(|path| path.starts_with(b"/sys/"))
+}
+
 /// Removes `.`, `..` and empty names from an absolute path. Returns `None` for a relative path, which is not
 /// recognised as the driver's.
 fn normalise(path: &str) -> Option<Cow<'_, str>> {

@@ -64,7 +64,7 @@ pub(crate) fn of_gpu(driver: &Driver, gpu: usize) -> String {
 /// Appends all page tables to the file that `HSA_KFD_PAGE_TABLES` names, if the process has used
 /// the driver.
 extern "C" fn write_at_exit() {
-    if let Some(observer) = observe::current() {
+    if let Some(observer) = observe::existing() {
         return observe::write_page_tables(observer);
     }
     let Some(driver) = driver::current() else { return };

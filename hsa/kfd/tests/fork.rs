@@ -69,6 +69,27 @@ fn forked_child_has_no_driver_state() {
 }
 
 #[test]
+fn forked_child_logs_calls_of_the_real_driver() {
+    let name = "forked_child_logs_calls_of_the_real_driver";
+    let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
+    let path = log.to_str().expect("a UTF-8 path");
+    run_preloaded(name, &[("HSA_KFD", "real"), ("HSA_KFD_LOG", path)], || {
+        // This file fails each call, but the log treats the calls as those of AMD's driver.
+        let file = kernel::open("/dev/null").unwrap();
+        let fail = || assert!(call(file, calls::AVAILABLE_MEMORY, &mut [0u64; 2]).is_err());
+        fail();
+        in_child(fail);
+        fail();
+    });
+    if fixture::is_child() {
+        return;
+    }
+    let text = std::fs::read_to_string(&log).expect("a log");
+    std::fs::remove_file(&log).expect("a log");
+    assert_eq!(text.lines().count(), 3, "{text}");
+}
+
+#[test]
 fn fork_during_driver_calls_does_not_hang() {
     run_preloaded("fork_during_driver_calls_does_not_hang", &[], || {
         let gpu = Gpu::open();

@@ -86,6 +86,46 @@ fn card_reports_its_memory() {
     assert!(!denied.status.success());
 }
 
+/// As in sysfs, programs cannot change the files, which all processes of one configuration share.
+#[test]
+fn sysfs_files_are_read_only() {
+    let folder = "/sys/class/drm/card0/device";
+    for command in [
+        format!("echo 0xffff > {folder}/device"),
+        format!("echo high > {folder}/power_dpm_force_performance_level"),
+        format!("echo 1 >> /sys/dev/char/226:128/device/new"),
+    ] {
+        let denied = run(&mut program("gpus=1", "bash", &["-c", &command]));
+        let errors = String::from_utf8_lossy(&denied.stderr);
+        assert!(errors.contains("Permission denied"), "{command}: {denied:?}");
+    }
+    assert_ne!(output("gpus=1", "cat", &[&format!("{folder}/device")]), "0xffff\n");
+    output("gpus=1", "test", &["!", "-e", &format!("{folder}/power_dpm_force_performance_level")]);
+}
+
+/// Programs that clean `/tmp` remove the files that nobody has read for days.
+#[test]
+fn removed_files_are_written_again() {
+    let temporary = std::env::temp_dir().join(format!("hsa-kfd-cleaned-{}", std::process::id()));
+    std::fs::create_dir(&temporary).expect("a new folder");
+    let output = |name: &str, arguments: &[&str]| {
+        let output = run(program("gpus=2", name, arguments).env("TMPDIR", &temporary));
+        assert!(output.status.success(), "{name} {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let list = ["-R", "/dev/dri", "/sys/devices/virtual/kfd", "/sys/class/kfd/kfd/"];
+    let before = output("ls", &list);
+    let tree = std::fs::read_dir(&temporary).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(tree.join("dev/kfd")).unwrap();
+    for folder in ["dev/dri", "sys/devices", "sys/class/kfd"] {
+        std::fs::remove_dir_all(tree.join(folder)).unwrap();
+    }
+    output("test", &["-r", "/dev/kfd"]);
+    assert_eq!(output("ls", &list), before);
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 1);
+    std::fs::remove_dir_all(temporary).expect("the folder");
+}
+
 #[test]
 fn other_files_pass_through() {
     let version = std::fs::read_to_string("/proc/version").expect("the kernel's version");
@@ -121,6 +161,20 @@ fn other_programs_run_unchanged() {
         let plain = run(Command::new(name).args(arguments));
         let preloaded = run(&mut program("not a setting", name, arguments));
         assert_eq!(preloaded, plain, "{name} {arguments:?}");
+    }
+}
+
+#[test]
+fn unused_driver_opens_no_files() {
+    let status = |setting, variable, value, name, arguments: &[&str]| {
+        let output = run(program(setting, name, arguments).env(variable, value));
+        assert!(output.stderr.is_empty(), "{output:?}");
+        output.status.code()
+    };
+    for variable in ["HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"] {
+        assert_eq!(status("real", variable, "/nonexistent/file", "true", &[]), Some(0));
+        // An empty variable is the same as an unset one.
+        assert_eq!(status("gpus=1", variable, "", "cat", &["/dev/dri/renderD128"]), Some(0));
     }
 }
 

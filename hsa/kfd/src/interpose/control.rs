@@ -25,7 +25,12 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
             next!("ioctl", fn(c_int, c_ulong, *mut c_void) -> c_int, descriptor, code, argument)
                 .unwrap_or(-1)
         };
-        return match observe::current().filter(|_| request.family() != GENERAL_FAMILY) {
+        // Other families are not those of AMD's driver.
+        let observer = match request.family() {
+            b'K' | b'd' => observe::current(),
+            _ => None,
+        };
+        return match observer {
             Some(observer) => observe::ioctl(observer, descriptor, request, perform),
             None => perform(),
         };

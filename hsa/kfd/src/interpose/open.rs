@@ -10,6 +10,9 @@ use crate::{driver, memory_file};
 use hsa_faults::FaultKind;
 use libc::{c_char, c_int, mode_t};
 
+/// The flags that open a file for writing, create it or empty it.
+const WRITING: c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+
 /// Opens a path. Calls `open` for files of the tree and for files that are not the driver's.
 fn open_at(
     driver_path: Option<DriverPath>,
@@ -19,6 +22,9 @@ fn open_at(
 ) -> c_int {
     match driver_path {
         None => open(path),
+        Some(DriverPath::Tree(path)) if flags & WRITING != 0 && paths::is_in_sysfs(&path) => {
+            EACCES.set_errno()
+        }
         Some(DriverPath::Tree(path)) => open(path.as_ptr()),
         Some(DriverPath::Kfd) => {
             catch_panic(|| open_device(Device::Kfd(descriptors::process_id()), flags), -1)

@@ -17,6 +17,9 @@ fn redirected_path(
 ) -> Result<(Option<CString>, Option<c_int>)> {
     match paths::resolve(path) {
         Some(DriverPath::Generated(_)) if opens_for_writing(mode) => Err(EACCES),
+        Some(DriverPath::Tree(path)) if opens_for_writing(mode) && paths::is_in_sysfs(&path) => {
+            Err(EACCES)
+        }
         Some(DriverPath::Generated(file)) => {
             let text = file.text(driver::get());
             let descriptor = memory_file::create_text("generated", &text, true)?;

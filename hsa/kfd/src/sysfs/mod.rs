@@ -1,7 +1,8 @@
 //! Writes the emulated files of `/sys` and `/dev` to a temporary folder, the tree.
 //!
 //! The contents depend only on the configuration. Processes of one configuration share a folder, whose
-//! name contains a hash of the contents. The first process writes the folder under another name, then renames it.
+//! name contains a hash of the contents. The first process writes the folder under another name, then renames it. A
+//! process that finds a folder without some of the files adds them.
 
 mod generated;
 mod topology;
@@ -69,7 +70,12 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     let user = environment::user();
     let name = format!("hsa-kfd-{user}-{:016x}", hasher.finish());
     let folder = environment::temporary_folder().join(&name);
-    if is_own(&folder, user) {
+    // Programs that clean the folder for temporary files remove files that nobody has read for days.
+    let missing = || {
+        let paths = files.iter().chain(links).map(|(path, _)| path);
+        paths.filter(|path| fs::symlink_metadata(folder.join(path)).is_err())
+    };
+    if is_own(&folder, user) && missing().next().is_none() {
         return Ok(folder);
     }
     let draft = environment::temporary_folder()
@@ -79,30 +85,36 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     })?;
     let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
     if let Err(error) = stored {
+        // The folder exists: it lacks files, or another process of the same configuration has written it meanwhile.
+        let repaired = if is_own(&folder, user) {
+            missing()
+                .try_for_each(|path| fs::rename(draft.join(path), path_in_tree(&folder, path)?))
+        } else {
+            Err(error)
+        };
         fs::remove_dir_all(&draft)?;
-        // Another process of the same configuration may have written the folder meanwhile.
-        if !is_own(&folder, user) {
+        repaired.map_err(|error| {
             let path = folder.display();
-            return Err(io::Error::other(format!(
-                "{path}: {error}; remove it, or set TMPDIR to another folder"
-            )));
-        }
+            io::Error::other(format!("{path}: {error}; remove it, or set TMPDIR to another folder"))
+        })?;
     }
     Ok(folder)
 }
 
 fn fill(folder: &Path, files: &[File], links: &[File]) -> io::Result<()> {
-    let path_in_tree = |path: &str| {
-        let path = folder.join(path);
-        path.parent().map_or(Ok(()), fs::create_dir_all).map(|()| path)
-    };
     for (path, text) in files {
-        fs::write(path_in_tree(path)?, text)?;
+        fs::write(path_in_tree(folder, path)?, text)?;
     }
     for (path, target) in links {
-        symlink(target, path_in_tree(path)?)?;
+        symlink(target, path_in_tree(folder, path)?)?;
     }
     Ok(())
+}
+
+/// Returns the path of a file in a folder. Creates the folders above the file.
+fn path_in_tree(folder: &Path, path: &str) -> io::Result<PathBuf> {
+    let path = folder.join(path);
+    path.parent().map_or(Ok(()), fs::create_dir_all).map(|()| path)
 }
 
 /// Returns whether a folder exists and only this user has access to it.
