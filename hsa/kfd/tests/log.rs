@@ -83,6 +83,24 @@ fn log_records_each_call() {
 }
 
 #[test]
+fn flags_that_are_not_emulated_are_logged() {
+    let text = log_of("flags_that_are_not_emulated_are_logged", "", || {
+        let gpu = Gpu::open();
+        let (handle, _) = gpu.alloc(4096, VRAM).unwrap();
+        let gem = gpu.prime(gpu.export(handle).unwrap()).unwrap();
+        for flags in [0x7, 0x10, 1 << 20] {
+            let mut arguments = [gem, kernel::MAP | flags << 32, ADDRESS, 0, 4096];
+            call(gpu.drm, calls::GEM_VA, &mut arguments).unwrap_err();
+        }
+        call(gpu.kfd, calls::EXPORT_DMABUF, &mut [handle, 1 << 20]).unwrap_err();
+    });
+    let Some(text) = text else { return };
+    let count = |line: &str| text.matches(&format!("NOT EMULATED: {line}")).count();
+    assert_eq!(count("GEM_VA with DELAY_UPDATE or PRT = EINVAL\n"), 2, "{text}");
+    assert_eq!(count("EXPORT_DMABUF with flags 0x100000 = EINVAL\n"), 1, "{text}");
+}
+
+#[test]
 fn full_disk_is_reported_once() {
     let name = "full_disk_is_reported_once";
     if is_child() {

@@ -18,6 +18,9 @@ const REPLACE: u32 = 4;
 
 /// The supported flags: the permissions, and the caching modes (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
 const SUPPORTED_FLAGS: u32 = READABLE | WRITABLE | EXECUTABLE | 0xf << 5 | 1 << 9;
+// Flags that are not supported (`AMDGPU_VM_DELAY_UPDATE`, `AMDGPU_VM_PAGE_PRT`).
+const DELAY_UPDATE: u32 = 1;
+const PRT: u32 = 1 << 4;
 /// The driver reserves all lower addresses (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED_END: u64 = 1 << 16;
 /// The non-canonical addresses.
@@ -115,7 +118,12 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     if va.address < RESERVED_END || NON_CANONICAL.contains(&va.address) {
         return Err(EINVAL);
     }
-    if va.flags & !SUPPORTED_FLAGS != 0 {
+    let unsupported = va.flags & !SUPPORTED_FLAGS;
+    if unsupported != 0 {
+        // amdgpu rejects all other flags.
+        if unsupported & !(DELAY_UPDATE | PRT) == 0 {
+            driver.log.unsupported(format_args!("GEM_VA with DELAY_UPDATE or PRT = EINVAL"));
+        }
         return Err(EINVAL);
     }
     if va.syncobj_count != 0 || va.timeline_syncobj != 0 {

@@ -53,6 +53,8 @@ pub(crate) fn export(driver: &Driver, export: &mut ExportDmabuf) -> Result<()> {
     // Stricter than amdkfd, which does not check the flags. AMD's runtime uses no other flags.
     let supported = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
     if export.flags & !supported != 0 {
+        let flags = export.flags;
+        driver.log.unsupported(format_args!("EXPORT_DMABUF with flags {flags:#x} = EINVAL"));
         return Err(EINVAL);
     }
     let close_on_exec = export.flags & libc::O_CLOEXEC as u32 != 0;
