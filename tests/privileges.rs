@@ -5,6 +5,7 @@ mod hostile;
 use hostile::compile_source;
 use hsa_vmm::Runtime;
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,11 @@ use std::process::Command;
 use tempfile::TempDir;
 
 const NOBODY_UID: u32 = 65534;
+
+/// Prints that a test is skipped. The test harness captures the output of `eprintln!`.
+fn report_skipped(name: &str, reason: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {reason}");
+}
 
 /// A set-user-ID program of root, a library with a constructor, and the file that the constructor creates.
 struct Attack {
@@ -24,7 +30,7 @@ impl Attack {
     /// Returns `None` and prints the reason if a set-user-ID program gets no privileges.
     fn prepare(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: only root can create a set-user-id program of root");
+            report_skipped(name, "only root can create a set-user-id program of root");
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -53,7 +59,7 @@ impl Attack {
         if text.contains("effective user 0\n") {
             return Some(attack);
         }
-        eprintln!("SKIPPED: a set-user-id program gets no privileges here (nosuid): {text}");
+        report_skipped(name, &format!("no privileges for set-user-id programs (nosuid): {text}"));
         None
     }
 

@@ -2,16 +2,22 @@
 
 use crate::program::{Language, Program, expect_success, library_folder};
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 const UNPRIVILEGED: u32 = 65534;
 
+/// Prints that the test is skipped. The test harness captures the output of `eprintln!`.
+fn report_skipped(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED privileged_program_ignores_variables: {reason}");
+}
+
 #[test]
 fn privileged_program_ignores_variables() {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
-        eprintln!("SKIPPED: only root can create a set-user-id program of root");
+        report_skipped("only root can create a set-user-id program of root");
         return;
     }
     let compiled = Program::compile("tests/c/privileged.c", Language::C99, &[]);
@@ -35,7 +41,7 @@ fn privileged_program_ignores_variables() {
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
     let (text, messages) = run(UNPRIVILEGED, None);
     if !text.starts_with("privileged 1: ") {
-        eprintln!("SKIPPED: a set-user-id program gets no privileges here (nosuid): {text}");
+        report_skipped(&format!("no privileges for set-user-id programs (nosuid): {text}"));
         return;
     }
     assert_eq!(text, "privileged 1: hipErrorNoDevice, 0 devices\n");

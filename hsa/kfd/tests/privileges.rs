@@ -3,6 +3,7 @@
 mod fixture;
 
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -20,11 +21,16 @@ int main(void) {
 }
 "#;
 
+/// Prints that the test is skipped. The test harness captures the output of `eprintln!`.
+fn report_skipped(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED privileged_program_ignores_variables: {reason}");
+}
+
 #[test]
 fn privileged_program_ignores_variables() {
     // SAFETY: the call takes no arguments.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED: only root can create a set-user-id program of root");
+        report_skipped("only root can create a set-user-id program of root");
         return;
     }
     let folder = std::env::temp_dir().join(format!("hsa-kfd-privileges-{}", std::process::id()));
@@ -60,7 +66,7 @@ fn privileged_program_ignores_variables() {
         let (text, written) = run(0o755);
         assert_eq!((text.as_str(), written), ("privileged 0, opened 1\n", [true, true]));
     } else {
-        eprintln!("SKIPPED: a set-user-id program gets no privileges here (nosuid): {text}");
+        report_skipped(&format!("no privileges for set-user-id programs (nosuid): {text}"));
     }
     fs::remove_dir_all(folder).unwrap();
 }

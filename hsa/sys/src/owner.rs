@@ -88,6 +88,7 @@ pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
 mod tests {
     use super::{check_owner, open_regular};
     use std::fs::{self, File};
+    use std::io::{self, Write};
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
     use std::path::Path;
 
@@ -95,6 +96,11 @@ mod tests {
 
     fn set_mode(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Prints that a test is skipped. The test harness captures the output of `println!`.
+    fn report_skipped(name: &str) {
+        let _ = writeln!(io::stderr(), "SKIPPED {name}: only root can change owners");
     }
 
     #[test]
@@ -121,7 +127,7 @@ mod tests {
         symlink(&file, &link).unwrap();
         check_owner(&link, 1).unwrap();
         if chown(&file, NOBODY, None).is_err() {
-            println!("SKIPPED files_of_other_users_are_rejected: only root can change owners");
+            report_skipped("files_of_other_users_are_rejected");
             return;
         }
         for path in [&file, &link] {
@@ -155,9 +161,7 @@ mod tests {
         let file = temporary.path().join("file");
         fs::write(&file, "").unwrap();
         if chown(&file, NOBODY, None).is_err() {
-            println!(
-                "SKIPPED open_regular_rejects_files_of_other_users: only root can change owners"
-            );
+            report_skipped("open_regular_rejects_files_of_other_users");
             return;
         }
         let error = open_regular(&file, File::options().read(true)).unwrap_err().to_string();

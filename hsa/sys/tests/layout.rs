@@ -94,8 +94,9 @@ fn bindings_agree_with_amds_headers() {
     assert!(errors.is_empty(), "the bindings are not AMD's:\n{}", errors.join("\n"));
     if newest.is_none_or(|minor| minor < FIRST_VMEM_EXTENSION) {
         let found = newest.map_or("none".to_owned(), |minor| format!("extension 1.{minor}"));
-        let message =
-            format!("NOT COMPARED: AMD's headers with virtual memory are missing (found: {found})");
+        let message = format!(
+            "SKIPPED bindings_agree_with_amds_headers: AMD's headers with virtual memory are missing (found: {found})"
+        );
         assert!(!headers_are_required(), "{message}");
         report(&message);
     }
@@ -110,7 +111,7 @@ fn tool_tables_agree_with_amds_headers() {
         .collect();
     if folders.is_empty() {
         assert!(!headers_are_required(), "hsa_api_trace.h is missing");
-        report("NOT COMPARED: the tables for tools: hsa_api_trace.h is missing");
+        report("SKIPPED tool_tables_agree_with_amds_headers: hsa_api_trace.h is missing");
     }
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     for folder in folders {
@@ -215,8 +216,8 @@ fn first_extension_with(subject: &str) -> u32 {
     entry.map_or(FIRST_VMEM_EXTENSION, |(_, minor)| *minor)
 }
 
-/// Returns whether `HSA_VMM_REQUIRE` contains `headers` or `1`.
+/// Returns whether `HSA_VMM_REQUIRE` contains `headers`.
 fn headers_are_required() -> bool {
     let words = std::env::var("HSA_VMM_REQUIRE").unwrap_or_default();
-    words.split_whitespace().any(|word| word == "headers" || word == "1")
+    words.split_whitespace().any(|word| word == "headers")
 }
