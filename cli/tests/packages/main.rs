@@ -75,13 +75,14 @@ fn report_if_skipped(name: &str, tools: &[&str]) -> bool {
         std::env::split_paths(&path).any(|folder| folder.join(tool).exists())
     };
     if !rustix::process::geteuid().is_root() {
-        skip(name, "root", "only root can change the root folder");
+        skip(name, "debootstrap", "only root can change the root folder");
         return true;
     }
     let mut tools = ["debootstrap", "unshare"].into_iter().chain(tools.iter().copied());
     let missing = tools.find(|tool| !is_installed(tool));
     if let Some(tool) = missing {
-        skip(name, tool, &format!("{tool} is not installed"));
+        let word = if tool == "rustup" { "musl" } else { tool };
+        skip(name, word, &format!("{tool} is not installed"));
     }
     missing.is_some()
 }
