@@ -31,8 +31,8 @@ struct AdjacentMappings {
 impl AdjacentMappings {
     fn new(count: usize) -> Self {
         let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
-            Some(_) => Runtime::load(),
-            None => Runtime::simulated(Config::no_op_vmem(2)),
+            Some(path) if !path.is_empty() => Runtime::load(),
+            _ => Runtime::simulated(Config::no_op_vmem(2)),
         };
         let runtime = runtime.expect("the runtime starts");
         let vmm = Vmm::open(&runtime).expect("virtual memory is supported");

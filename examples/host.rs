@@ -15,8 +15,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself. The simulation
     // behaves like ROCm 10 (generation D), the first release whose runtime creates memory of the host.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
-        Some(_) => Runtime::load()?,
-        None => Runtime::simulated(Config::mi300x(1).with_generation(Generation::D))?,
+        Some(path) if !path.is_empty() => Runtime::load()?,
+        _ => Runtime::simulated(Config::mi300x(1).with_generation(Generation::D))?,
     };
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?.id();

@@ -18,8 +18,8 @@ const SECOND: &str = "HSA_VMM_EXAMPLE_IPC";
 fn runtime() -> anyhow::Result<Runtime> {
     // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     Ok(match std::env::var_os("HSA_VMM_RUNTIME") {
-        Some(_) => Runtime::load()?,
-        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
+        Some(path) if !path.is_empty() => Runtime::load()?,
+        _ => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
     })
 }
 

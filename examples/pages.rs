@@ -77,8 +77,8 @@ fn wait_for_pages_ahead(cache: &PagedBuffer, pages: usize) {
 pub(crate) fn main() -> anyhow::Result<()> {
     // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
-        Some(_) => Runtime::load()?,
-        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
+        Some(path) if !path.is_empty() => Runtime::load()?,
+        _ => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
     };
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;

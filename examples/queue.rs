@@ -57,7 +57,7 @@ fn new_signal(hsa: &Core) -> anyhow::Result<hsa_signal_t> {
 }
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    if std::env::var_os("HSA_VMM_RUNTIME").is_none() {
+    if std::env::var_os("HSA_VMM_RUNTIME").is_none_or(|path| path.is_empty()) {
         println!(
             "SKIPPED: set HSA_VMM_RUNTIME to AMD's runtime; the linked-in simulation has no queues"
         );

@@ -30,8 +30,8 @@ pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let role = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
     // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
-        Some(_) => Runtime::load()?,
-        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
+        Some(path) if !path.is_empty() => Runtime::load()?,
+        _ => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
     };
     let vmm = Vmm::open(&runtime)?;
     if role == "receiver" {

@@ -94,6 +94,7 @@ pub struct VmRun {
     ///
     /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects the GPUs by PCIe. `hsa_vmm.visible=256`
     /// limits the CPU's access to 256 MiB of each GPU. `hsa_vmm.tlb=0` disables the TLB.
+    /// `hsa_vmm.engines=1` gives each GPU one SDMA engine instead of two.
     /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds,
     /// starting at boot.
     #[arg(long, value_name = "NAME=VALUE")]
@@ -356,7 +357,7 @@ fn needs_runtime(program: &OsStr) -> bool {
     let this_program = env::current_exe().ok().and_then(canonical);
     this_program.is_some()
         && find_program(program).and_then(canonical) == this_program
-        && env::var_os("HSA_VMM_RUNTIME").is_none()
+        && env::var_os("HSA_VMM_RUNTIME").is_none_or(|path| path.is_empty())
 }
 
 /// Returns `vm` and the options that describe the machine, including defaults and the release that was chosen. Omits
