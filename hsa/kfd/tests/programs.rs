@@ -93,7 +93,7 @@ fn sysfs_files_are_read_only() {
     for command in [
         format!("echo 0xffff > {folder}/device"),
         format!("echo high > {folder}/power_dpm_force_performance_level"),
-        format!("echo 1 >> /sys/dev/char/226:128/device/new"),
+        "echo 1 >> /sys/dev/char/226:128/device/new".to_owned(),
     ] {
         let denied = run(&mut program("gpus=1", "bash", &["-c", &command]));
         let errors = String::from_utf8_lossy(&denied.stderr);

@@ -344,8 +344,8 @@ mod tests {
     fn wait_fails_if_the_identifier_is_used_again() {
         let events = Events::default();
         let id = events.state().insert(event(KIND_SIGNAL, false), true);
+        let deadline = Some(Instant::now() + Duration::from_secs(10));
         std::thread::scope(|scope| {
-            let deadline = Some(Instant::now() + Duration::from_secs(10));
             let waiter = scope.spawn(|| events.wait(&mut [input(id, 0)], true, deadline).0);
             while events.state().event(id).unwrap().waiters == 0 {
                 std::thread::yield_now();
