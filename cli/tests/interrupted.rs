@@ -270,6 +270,49 @@ fn every_format_reports_an_interruption() {
     }
 }
 
+/// Returns whether a process has a child process.
+fn has_child(pid: Pid) -> bool {
+    let pid = pid.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    !children.unwrap().is_empty()
+}
+
+#[test]
+fn every_format_reports_an_interrupted_start() {
+    let hang = ["--sim", "faults=hsa_init=hang", "--time-limit", "1h"];
+    let cases = ["--filter", "map.size.*", "--build-id", "a:b"];
+    let children = ["table", "json", "junit", "ktap", "kcidb", "html"].map(|format| {
+        let arguments = ["conform", "--runtime", "sim", "--format", format];
+        let mut command = command(&[&arguments[..], &hang, &cases].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        (format, command.spawn().unwrap())
+    });
+    for (_, child) in &children {
+        // The command handles signals before it starts the worker.
+        while !has_child(Pid::from_child(child)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        rustix::process::kill_process(Pid::from_child(child), Signal::INT).unwrap();
+    }
+    let signalled = Instant::now();
+    for (format, child) in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(signalled.elapsed() < Duration::from_secs(60), "{format}");
+        let (text, note) = (stdout(&output), stderr(&output));
+        assert_eq!(output.status.code(), Some(1), "{format}: {note}");
+        assert!(note.contains("runtime.library.starts: interrupted"), "{format}: {note}");
+        let is_reported = match format {
+            "table" => text.contains("\ninterrupted; "),
+            "json" => json(&output)["run"]["interrupted"] == true,
+            "ktap" => !ktap::parse_subtests(&text).0["process"].ok,
+            _ => text.contains("the run was interrupted: 0 of "),
+        };
+        assert!(is_reported, "{format}: {text}");
+        let skipped = text.matches("not tried: the run was interrupted").count();
+        assert!(skipped > 0, "{format}: {text}");
+    }
+}
+
 /// GNU `timeout` signals its child, and then the child's process group. Both signals arrive during one slow case.
 #[test]
 fn repeated_signal_does_not_end_the_output() {

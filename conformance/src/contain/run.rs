@@ -29,6 +29,7 @@ pub struct Containment<'a> {
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
     /// Ends the run when set to true. A case that then does not end within two seconds is aborted
     /// ([`Event::Interrupted`]), and is reported as not tried. A case that has reached its time limit counts as hung.
+    /// A start of the runtime that does not end within two seconds is aborted in the same way.
     pub stop: &'a AtomicBool,
 }
 
@@ -73,7 +74,7 @@ pub enum Event<'a> {
     },
     /// The run stops, because [`Containment::stop`] was set while a case ran. The case has no result.
     Interrupted {
-        /// The case's name.
+        /// The case's name; `runtime.library.starts` if the runtime was starting.
         case: &'a str,
         /// The last native call of the case, if known: `in hsa_amd_vmem_map`.
         last_call: Option<&'a str>,
@@ -111,6 +112,9 @@ pub enum NotRun {
     /// The runtime crashed or hung while it started.
     #[error("while the runtime started, it {0}")]
     LostAtStart(Lost),
+    /// [`Containment::stop`] was set while the runtime started.
+    #[error("interrupted while the runtime started")]
+    Interrupted,
 }
 
 /// The run ends after this number of consecutive starts has failed.
@@ -138,10 +142,11 @@ const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 /// If a worker crashes or hangs, the case counts as failed ([`CaseReport::lost`](crate::CaseReport::lost)), and a new
 /// worker is started. If the runtime does not stop, the report contains the failed case `runtime.library.stops`. If the
 /// runtime does not start again, the report contains the failed case `runtime.library.starts`. The run ends after eight
-/// consecutive cases have failed because they hung ([`Event::StoppedByHangs`]).
+/// consecutive cases have failed because they hung ([`Event::StoppedByHangs`]). If [`Containment::stop`] is set before
+/// the runtime has started, the name of the runtime in the report is `runtime not started`.
 ///
 /// # Errors
-/// [`NotRun`] if the runtime did not start at all.
+/// [`NotRun`] if the runtime did not start at all. Never [`NotRun::Interrupted`].
 pub fn run(
     containment: Containment<'_>,
     options: &Options,
@@ -150,7 +155,12 @@ pub fn run(
     let Containment { command, time_limit, logs, stop } = containment;
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
-    let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
+    let (worker, note, mut runtime) = match start_worker(command, time_limit, on_event, stop) {
+        Err(NotRun::Interrupted) => {
+            return Ok(results.report(&plan, Description::not_started(), INTERRUPTED));
+        }
+        started => started?,
+    };
     // Discard messages from before the first case.
     logs();
     on_event(Event::Started { note: &note, description: &runtime });
@@ -288,19 +298,26 @@ impl Supervisor<'_> {
 }
 
 /// Starts a worker. Returns the worker, a note about the runtime for display, and the runtime's description for
-/// reports.
+/// reports. After `stop` is set, waits for [`STOP_LIMIT`] at most.
 fn start_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
     on_event: &mut dyn FnMut(Event<'_>),
+    stop: &AtomicBool,
 ) -> Result<(Worker, String, Description), NotRun> {
     let mut worker = Worker::start(command()?, Output::Capture)?;
-    let started = receive_reply(&mut worker, limit);
+    let received = receive_unless_stopped(&mut worker, limit, stop);
     let printed = worker.new_output();
     if !printed.is_empty() {
         on_event(Event::Output { case: None, reported: false, text: &printed });
     }
-    match started {
+    let Some(received) = received else {
+        let last_call = worker.last_call();
+        let (case, last_call) = (RUNTIME_STARTS.name, last_call.as_deref());
+        on_event(Event::Interrupted { case, last_call });
+        return Err(NotRun::Interrupted);
+    };
+    match reply_or_lost(&worker, received, limit) {
         Ok(Reply::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Reply::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
         Ok(Reply::NotStarted { error, no_runtime: false }) => Err(NotRun::InvalidArgument(error)),
@@ -319,7 +336,7 @@ fn restart_worker(
 ) -> Result<Worker, NoResult> {
     let mut attempts = 1;
     loop {
-        match start_worker(command, limit, on_event) {
+        match start_worker(command, limit, on_event, stop) {
             Ok((worker, ..)) => return Ok(worker),
             Err(_) if stop.load(Ordering::Relaxed) => return Err(NoResult::Interrupted),
             Err(error) if attempts == MAX_FAILED_STARTS => {

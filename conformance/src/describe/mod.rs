@@ -24,10 +24,24 @@ pub struct Description {
     pub agents: Vec<AgentDescription>,
 }
 
+impl Description {
+    /// Returns the description for the report of a run that was interrupted before the runtime had started.
+    pub(crate) fn not_started() -> Self {
+        let unknown = || "unknown".to_owned();
+        let runtime = RuntimeDescription {
+            name: "runtime not started".to_owned(),
+            version: unknown(),
+            extension: unknown(),
+            ..RuntimeDescription::default()
+        };
+        Self { runtime, agents: Vec::new() }
+    }
+}
+
 /// A runtime's properties, and the workarounds of `hsa_vmm` for the runtime.
 ///
 /// A property is `None` if the version of `hsa-vmm` that wrote the report did not record the property.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeDescription {
     /// `simulation`, or the library's file name.
     pub name: String,

@@ -106,6 +106,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let interruption = report.interruption();
     if interruption.is_some() {
         writer.interrupt();
+        if !writer.is_described {
+            writer.describe(args, "runtime: not started", None);
+        }
     }
     let is_complete = interruption.is_none() && writer.hangs.is_none();
     let bringup = args.common.runtime.bringup_command(report.runtime.path.is_none());
