@@ -13,7 +13,7 @@ use std::process::Command;
 pub const OUTER_COMMAND: &str = "HSA_VMM_UNDER";
 
 /// The environment variables of AMD's runtime that a command must set to reproduce a run.
-pub const RUNTIME_VARIABLES: &[&str] = &[
+const RUNTIME_VARIABLES: &[&str] = &[
     "HIP_VISIBLE_DEVICES",
     "HSAKMT_DEBUG_LEVEL",
     "HSA_CU_MASK",
@@ -39,6 +39,15 @@ pub const RUNTIME_VARIABLES: &[&str] = &[
     "ROCM_PATH",
     "ROCR_VISIBLE_DEVICES",
 ];
+
+/// Returns those of [`RUNTIME_VARIABLES`] that are set, with their values. An empty value can differ from an unset
+/// variable: an empty `ROCR_VISIBLE_DEVICES` hides all GPUs.
+pub fn set_runtime_variables() -> impl Iterator<Item = (String, String)> {
+    RUNTIME_VARIABLES.iter().filter_map(|name| {
+        let value = env::var_os(name)?.to_string_lossy().into_owned();
+        Some(((*name).to_owned(), value))
+    })
+}
 
 /// Splits a command line into the program and its arguments.
 pub fn split_command_line(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
@@ -125,8 +134,7 @@ pub fn without_program_folder(line: &str) -> String {
 pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     let outer = env::var(OUTER_COMMAND).unwrap_or_default();
     let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));
-    let mut names = RUNTIME_VARIABLES.to_vec();
-    names.push("HSA_KFD");
+    let mut names = vec!["HSA_KFD"];
     if !outer_has(&["--fault"]) {
         names.push("HSA_KFD_FAULTS");
     }
@@ -139,9 +147,11 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
         if value.is_empty() || is_set_by_vm(name, &value) {
             return None;
         }
-        Some(format!("{name}={} ", quoted(&[value])))
+        Some(((*name).to_owned(), value))
     };
-    names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
+    let variables = set_runtime_variables().chain(names.iter().filter_map(variable));
+    let variables = variables.map(|(name, value)| format!("{name}={} ", quoted(&[value])));
+    variables.collect::<String>() + &with_outer_command(words)
 }
 
 /// Returns whether `vm` has set this environment variable, for the object that it preloads.

@@ -1,7 +1,7 @@
 //! Describes how a report was produced, and removes private data from the report.
 
 use crate::planned_faults::{self, is_driver_emulated};
-use crate::program::{self, RUNTIME_VARIABLES};
+use crate::program;
 use crate::redaction::{
     KNOWN_FOLDERS, REDACTED, without_folders, without_known_folders, without_last_output,
     without_names_of_this_user, without_pci_addresses, without_serial_numbers,
@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// The environment variables that select the runtime and its driver or change their behaviour, in addition to
-/// [`RUNTIME_VARIABLES`].
+/// [`program::set_runtime_variables`].
 const SELECTING_VARIABLES: &[&str] = &[
     "HSA_KFD",
     "HSA_KFD_FAULTS",
@@ -81,7 +81,7 @@ pub fn describe_run(
 /// Returns the environment variables that select the runtime and its driver or change their behaviour, with their
 /// values.
 pub fn runtime_variables() -> impl Iterator<Item = (String, String)> {
-    RUNTIME_VARIABLES.iter().chain(SELECTING_VARIABLES).filter_map(variable)
+    program::set_runtime_variables().chain(SELECTING_VARIABLES.iter().filter_map(variable))
 }
 
 /// Returns the variable with the options of the `emulate`, `vm` or `rocr run` that started this program.

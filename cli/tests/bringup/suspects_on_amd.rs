@@ -3,7 +3,7 @@
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level};
-use crate::run_command::{HSA_VMM, command, json, run};
+use crate::run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use hsa_rocr::{FetchedRelease, Release, test};
 use hsa_vmm_conformance::worker::{self, Received, Worker};
 use serde_json::Value;
@@ -238,4 +238,61 @@ fn slow_forbidden_copy_faults() {
         is_end.then(|| record.clone())
     });
     assert_eq!(end, "reached");
+}
+
+/// Level `data`: copy 1 writes, copies 2 to 5 read a quarter each. If one copy is wrong, later copies are right.
+#[test]
+fn single_wrong_copy_is_named() {
+    let name = "suspects_on_amd::single_wrong_copy_is_named";
+    let Some(fetched) = fetched_release(name) else { return };
+    for (fault, copy, what) in [
+        ("COPY#3=garbled", 2, "from va; a second copy is right"),
+        ("COPY#4=lost", 3, "from va; a second copy is right"),
+        ("COPY#7=garbled", 6, "a second copy is right"),
+    ] {
+        let failure = failure(fetched, fault, "data");
+        assert_contains(failure["what"].as_str().unwrap(), &[what]);
+        let calls = failure["calls"].as_array().unwrap().iter();
+        let is_copy = |call: &&str| call.starts_with("hsa_amd_memory_async_copy(");
+        let copies = calls.map(|call| call.as_str().unwrap()).filter(is_copy);
+        let wrong_copy = copies.clone().nth(copy).unwrap();
+        for argument in failure["call"]["arguments"].as_array().unwrap() {
+            let value = argument["value"].as_str().unwrap();
+            assert_contains(wrong_copy, &[value]);
+        }
+    }
+}
+
+#[test]
+fn hidden_gpus_are_suspected() {
+    let name = "suspects_on_amd::hidden_gpus_are_suspected";
+    if fetched_release(name).is_none() {
+        return;
+    }
+    let bringup = ["bringup", "--until", "agents", "--format", "json"];
+    let start = ["emulate", "--rocr", "7.2.4", "--", HSA_VMM];
+    for (visible, quoted) in [("", "''"), ("7", "7")] {
+        let mut command = command(&[&start[..], &bringup].concat());
+        let report = json(&command.env("ROCR_VISIBLE_DEVICES", visible).output().unwrap());
+        assert_eq!(failed_level(&report), Some("agents"), "{report:#}");
+        let variable = format!("ROCR_VISIBLE_DEVICES={quoted} ");
+        let first = report["failure"]["try_next"][0].as_str().unwrap();
+        assert!(first.starts_with(&variable), "{first}");
+        // An empty value differs from an unset variable.
+        let provenance = &report["provenance"];
+        assert!(provenance["reproduce"].as_str().unwrap().starts_with(&variable), "{provenance}");
+        assert_eq!(provenance["environment"]["ROCR_VISIBLE_DEVICES"], visible, "{provenance}");
+    }
+}
+
+/// The mapping of the level `gpu` has one page, which `shifted` does not move.
+#[test]
+fn shifted_page_is_not_reported_twice() {
+    let name = "suspects_on_amd::shifted_page_is_not_reported_twice";
+    let Some(fetched) = fetched_release(name) else { return };
+    let fault = ["--fault", "GEM_VA.MAP=shifted"];
+    let output = run_emulated(fetched, &fault, &["--until", "gpu"]);
+    let line = "planned fault GEM_VA.MAP=shifted never happened";
+    assert!(stdout(&output).contains(line), "{output:?}");
+    assert!(!stderr(&output).contains(line), "{output:?}");
 }

@@ -10,6 +10,7 @@ use super::level::Level;
 use super::machine::MachineCheck;
 use super::page_table::WRONG_HALF;
 use super::requests::{call_and_error, failed_lines, is_unfinished};
+use super::run_level::NO_GPU;
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{
     advise_last_request, advise_successful_requests, call_without_result, lacks_address_space,
@@ -301,6 +302,9 @@ pub fn advise(
         advice.push(environment.advise_runtime());
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;
+    }
+    if matches!(cause, Cause::Wrong(_, what) if what == NO_GPU) {
+        advice.extend(environment.advise_hidden_gpus());
     }
     // The kernel's log names the function more exactly than any request does.
     advice.extend(kernel_trace::advise(run.kernel_lines()));

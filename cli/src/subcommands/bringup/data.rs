@@ -71,15 +71,10 @@ pub fn with_host(
     hsa.pool_free(&host.memory)
 }
 
-/// Returns the address `offset` bytes after `start`.
+/// Returns the address `offset` bytes after `start`. The C expression contains the offset even if it is 0, so that it
+/// identifies copies of parts.
 fn offset_address(start: &Address, offset: usize) -> Address {
-    match offset {
-        0 => start.clone(),
-        _ => Named::new(
-            format!("(char *){} + {offset:#x}", start.c_expression),
-            start.value + offset,
-        ),
-    }
+    Named::new(format!("(char *){} + {offset:#x}", start.c_expression), start.value + offset)
 }
 
 impl HostBuffer<'_> {
@@ -234,12 +229,24 @@ impl HostBuffer<'_> {
         step: u32,
     ) -> Result<Option<Difference>> {
         self.hsa.fill(&self.memory, self.size.value, NOT_COPIED);
-        let part = Named::new("size / 4", self.size.value / 4);
+        let part = Named::new("size / 4", self.part_size());
         for offset in (0..self.size.value).step_by(part.value) {
             let (to, from) = (offset_address(&self.memory, offset), offset_address(va, offset));
             self.hsa.copy(&to, &from, &part, gpu, &self.signal)?;
         }
         Ok(self.hsa.difference(&self.memory, &self.size, first, step))
+    }
+
+    fn part_size(&self) -> usize {
+        self.size.value / 4
+    }
+
+    /// Records that one of the copies of [`Self::difference_by_parts`] is the cause: the copy that wrote the first word
+    /// that differs.
+    fn fail_in_part(&self, difference: &Difference, message: String) -> AlreadyReported {
+        let offset = difference.offset() / self.part_size() * self.part_size();
+        let to = offset_address(&self.memory, offset);
+        self.hsa.recorder.fail_in_call_on(COPY, &to.c_expression, message)
     }
 
     /// Checks again after [`Self::difference_in`] has returned a difference. If a second copy is wrong, too, returns
@@ -317,13 +324,15 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 let (call, what) = match found.call {
                     _ if is_late => (GRANT, late_mapping_or_copy(gpu, va)),
                     COPY if host.copies_late(gpu, va, BY_GPU)? => (COPY, late_copy(gpu, va)),
+                    COPY if second.is_none() => (COPY, format!("{}; {LATER_RIGHT}", found.what)),
                     _ => (found.call, found.what),
                 };
                 let message =
                     wrong_data(what, hsa.describe_copier(gpu), found.reader, &found.difference);
-                return Err(match found.is_write && !is_late {
-                    true => hsa.recorder.fail_in_call_on(call, &va.c_expression, message),
-                    false => hsa.recorder.fail_in(call, message),
+                return Err(match (call, found.is_write) {
+                    (COPY, true) => hsa.recorder.fail_in_call_on(COPY, &va.c_expression, message),
+                    (COPY, false) => host.fail_in_part(&found.difference, message),
+                    _ => hsa.recorder.fail_in(call, message),
                 });
             }
             if cpu_has_access {
@@ -341,7 +350,10 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                     };
                     let message =
                         wrong_data(what, "the CPU", hsa.describe_copier(gpu), &difference);
-                    return Err(hsa.recorder.fail_in(call, message));
+                    return Err(match call {
+                        COPY => host.fail_in_part(&difference, message),
+                        _ => hsa.recorder.fail_in(call, message),
+                    });
                 }
             }
             if with_fill { check_fill(hsa, resources, host) } else { Ok(()) }
@@ -375,7 +387,11 @@ fn check_fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Re
         };
         let copier = hsa.describe_copier(gpu);
         let message = wrong_data(what, &copier, &copier, &difference);
-        return Err(hsa.recorder.fail_in(call, message));
+        return Err(match call {
+            // The later copies are of parts.
+            COPY => hsa.recorder.fail_in_call_on(COPY, &host.memory.c_expression, message),
+            _ => hsa.recorder.fail_in(call, message),
+        });
     }
     hsa.pool_free(&filled)
 }

@@ -3,11 +3,13 @@
 use super::gpu_fault::GpuFault;
 use super::supervisor::LevelRun;
 use crate::planned_faults::is_driver_emulated;
-use crate::program::{in_same_environment, with_tool};
+use crate::program::{in_same_environment, quoted, with_tool};
 use hsa_vmm_conformance::{FaultTarget, PlannedFault};
 use std::path::Path;
 use std::time::Duration;
 
+/// The variable with which AMD's runtime hides GPUs.
+const HIDING: &str = "ROCR_VISIBLE_DEVICES";
 /// A folder in debugfs that only the virtual machine of `hsa-vmm vm` has.
 const SOFTWARE_GPUS: &str = "/sys/kernel/debug/hsa_vmm";
 
@@ -55,6 +57,15 @@ impl Environment {
             "{host}choose a release of AMD's runtime: hsa-vmm {start} --rocr 7.2.4 -- hsa-vmm bringup; \
              `hsa-vmm rocr fetch` downloads three releases without installing them"
         )
+    }
+
+    /// Says that `ROCR_VISIBLE_DEVICES` can hide all GPUs, if it is set.
+    pub fn advise_hidden_gpus(self) -> Option<String> {
+        let value = std::env::var_os(HIDING).filter(|_| self != Self::Simulation)?;
+        let value = quoted(&[value.to_string_lossy().into_owned()]);
+        Some(format!(
+            "{HIDING}={value} is set, and hides all GPUs that it does not name: unset it, or name a GPU"
+        ))
     }
 
     /// Says how to find where a level hangs. `command` repeats the level, after the earlier levels, which have taken the

@@ -232,7 +232,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     if !is_complete {
         note!("interrupted after {} of {} levels", runs.len(), levels().count());
     }
-    about_faults().for_each(|line| note!("{line}"));
+    // The table contains these lines. Like `conform`, print them again only if the table is in a file.
+    if table.is_none() || args.output.has_path() {
+        about_faults().for_each(|line| note!("{line}"));
+    }
     program_written?;
     log_written?;
     Ok(match failed_run {

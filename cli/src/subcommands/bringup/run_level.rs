@@ -153,6 +153,9 @@ fn run_with_agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     Ok(())
 }
 
+/// The message of the level if the runtime reports no GPU.
+pub const NO_GPU: &str = "no agent is a GPU";
+
 /// Finds the first CPU and all GPUs.
 pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
     let (mut cpu, mut gpus) = (None, Vec::new());
@@ -168,7 +171,7 @@ pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
     }
     match cpu {
         None => Err(hsa.recorder.fail("no agent is a CPU")),
-        Some(_) if gpus.is_empty() => Err(hsa.recorder.fail("no agent is a GPU")),
+        Some(_) if gpus.is_empty() => Err(hsa.recorder.fail(NO_GPU)),
         Some(cpu) => {
             hsa.set_cpu(&cpu);
             Ok((cpu, gpus))

@@ -1,5 +1,6 @@
 //! Prints the levels and the report of a failure: 80 columns, colours on a terminal.
 
+use super::data::LATER_RIGHT;
 use super::failure::{DriverResult, FailedCall, Failure};
 use super::kernel_trace;
 use super::level::Level;
@@ -158,6 +159,9 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
     }
     if !failure.calls.is_empty() {
         let title = match failure.kind {
+            "wrong" if failure.what.contains(LATER_RIGHT) => {
+                "The calls that repeat the failure; the last ones repeat the check, which is then right"
+            }
             "wrong" | "gpu_fault" => "The calls that repeat the failure; the last ones show it",
             _ => "The calls that repeat the failure",
         };

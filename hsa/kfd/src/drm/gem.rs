@@ -152,6 +152,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     // As in amdgpu, an update of the page table also updates the entries of a buffer whose memory
     // has moved.
     state.table.validate(&buffer);
+    let has_second_page = buffer.size > PAGE;
     let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {
         REPLACE => state.table.replace(va.address, entry),
@@ -160,7 +161,8 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     if let Some(time) = faults.unseen_time() {
         state.table.hide(va.address, time);
     }
-    if faults.change_call(FaultKind::Shifted) {
+    // A shifted mapping wraps at the end, so that a single page stays where it is.
+    if has_second_page && faults.change_call(FaultKind::Shifted) {
         state.table.shift(va.address);
     }
     Ok(())

@@ -70,6 +70,11 @@ impl Difference {
         found == first.wrapping_add((offset / 4) as u32)
     }
 
+    /// Returns the offset of the first word that differs.
+    pub fn offset(&self) -> usize {
+        self.first.0
+    }
+
     /// Returns whether some words are right.
     pub fn is_partial(&self) -> bool {
         self.differing < self.compared
