@@ -289,6 +289,8 @@ fn diff_exits_with_1_on_new_failures() {
     assert!(value["worse"].as_u64().unwrap() > 3 && value["differs"] == true, "{value}");
     let case = &value["diff"]["cases"][0];
     assert_eq!((&case["kind"], &case["a"]["status"]), (&"fails_now".into(), &"pass".into()));
+    let help = stdout(&run(&["diff", "--help"]));
+    assert!(help.contains("jq '.diff.cases[] | select(.kind == \"fails_now\")'"), "{help}");
 }
 
 #[test]

@@ -294,3 +294,14 @@ fn unsaved_fuzz_finding_leaves_no_file() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(!file.exists() && !stderr(&output).contains("saved as"), "{}", stderr(&output));
 }
+
+#[test]
+fn failed_start_keeps_an_earlier_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report");
+    fs::write(&file, "old").unwrap();
+    let start = ["conform", "--runtime", "sim", "--sim", "faults=hsa_init=ERROR", "-o"];
+    let output = run(&[&start[..], &[file.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+}

@@ -10,20 +10,22 @@ const LINE_BYTES: usize = 16;
 const MAX_LINES: usize = 3;
 
 /// Describes how the found bytes differ from the expected bytes: the number of differing words and the first differing
-/// byte, then lines of the expected bytes, the found bytes and their XOR. Returns `None` if there is no difference.
+/// byte (less than a word is counted in bytes), then lines of the expected bytes, the found bytes and their XOR. Returns `None` if there is no difference.
 pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if expected.len() != found.len() {
         return Some(format!("{} bytes instead of {}", found.len(), expected.len()));
     }
     let first = expected.iter().zip(found).position(|(expected, found)| expected != found)?;
     let last = expected.iter().zip(found).rposition(|(expected, found)| expected != found)?;
-    let words = expected.chunks(WORD_BYTES).zip(found.chunks(WORD_BYTES));
+    let (unit, unit_bytes) =
+        if expected.len() < WORD_BYTES { ("bytes", 1) } else { ("32-bit words", WORD_BYTES) };
+    let words = expected.chunks(unit_bytes).zip(found.chunks(unit_bytes));
     let count = words.filter(|(expected, found)| expected != found).count();
     let differ = if count == 1 { "differs" } else { "differ" };
     let mut text = format!(
-        "{count} of {} 32-bit words {differ}, the first byte at offset {first:#x}, the last at {last:#x}: {:#04x} \
+        "{count} of {} {unit} {differ}, the first byte at offset {first:#x}, the last at {last:#x}: {:#04x} \
          instead of {:#04x} (XOR {:#04x})",
-        expected.len().div_ceil(WORD_BYTES),
+        expected.len().div_ceil(unit_bytes),
         found[first],
         expected[first],
         expected[first] ^ found[first],
@@ -93,5 +95,7 @@ mod tests {
         );
         let text = difference(&expected[..6], &[1; 6]).unwrap();
         assert!(text.starts_with("2 of 2 32-bit words differ"), "{text}");
+        let text = difference(&[1], &[0]).unwrap();
+        assert!(text.starts_with("1 of 1 bytes differs, the first byte at"), "{text}");
     }
 }

@@ -18,7 +18,7 @@ Examples:
   hsa-vmm conform --format json -o before.json  save today's report
   hsa-vmm diff before.json after.json           compare it with a later one
   hsa-vmm diff --format json A.json B.json |
-    jq '.cases[] | select(.kind == \"fails_now\")'
+    jq '.diff.cases[] | select(.kind == \"fails_now\")'
 
 A time that is 3 times as long as the other and 0.1 s longer is reported, but
 does not count as a difference.

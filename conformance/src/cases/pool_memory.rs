@@ -71,10 +71,11 @@ fn holds_written_data(context: &Context) -> TestResult {
             let mut read = vec![0; size];
             memory.read(0, &mut read)?;
             let engine = if agent == context.host() { "the CPU" } else { copy_engine() };
+            let (bytes, hold) = if size == 1 { ("byte", "does") } else { ("bytes", "do") };
             ensure_bytes!(
                 read,
                 written,
-                "{size} bytes of {agent} do not hold what was written (written and read by {engine})"
+                "{size} {bytes} of {agent} {hold} not hold what was written (written and read by {engine})"
             );
         }
     }

@@ -8,8 +8,8 @@ use hsa_vmm::runtime::DriverState;
 use hsa_vmm_conformance::NotStarted;
 use std::io::Write;
 
-/// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. Instead of the table, writes the planned
-/// faults. The other formats cannot report this. `failed_requests` are the requests to the emulated driver that failed
+/// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. Instead of the table, prints the planned
+/// faults to standard output. The other formats cannot report this, and an earlier file stays as it is. `failed_requests` are the requests to the emulated driver that failed
 /// during the start. `selected` is the number of selected cases.
 pub fn write_not_started(
     args: &Conform,
@@ -19,11 +19,12 @@ pub fn write_not_started(
     selected: usize,
 ) -> anyhow::Result<()> {
     let report = not_started(args, error, failed_requests, selected);
+    let has_faults = !report.provenance.planned_faults.is_empty();
     match (args.format, stream) {
         (_, Some(stream)) => stream.bail_out(&report).context("cannot write the results"),
         (ReportFormat::Junit, _) => write_text(args, &report.junit()),
         (ReportFormat::Html, _) => write_text(args, &report.html()?),
-        (ReportFormat::Table, _) if !report.provenance.planned_faults.is_empty() => args
+        (ReportFormat::Table, _) if !args.output.has_path() && has_faults => args
             .output
             .write(|out| Ok(provenance::print_banner(out, &report.provenance.planned_faults)?)),
         _ => Ok(()),
