@@ -52,6 +52,15 @@ fn dmabufs_of_pool_memory_are_skipped() {
     assert_eq!(actions[1..], [const { Err(Skipped::Dmabuf) }; 2]);
 }
 
+/// The program had closed the exported descriptor, so that the dma-buf has the same number.
+#[test]
+fn imports_of_pool_memory_are_skipped() {
+    let export = r#"portable_export_dmabuf","address":"0x10000","size":4096,"fd":9"#;
+    let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;
+    let plan = plan(&recording(&[CREATE, EXPORT, ALLOCATE, export, import]));
+    assert_eq!(plan.steps[4].action, Err(Skipped::OtherProcess));
+}
+
 #[test]
 fn lint_finds_mistakes() {
     use Mistake::{Leak, NoAccess, OwnerNotLast, RangeCut, UseAfterRelease};

@@ -40,8 +40,8 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum Skipped {
-    /// The call uses memory or an IPC handle of another process.
-    #[error("uses memory of another process")]
+    /// The call uses memory or an IPC handle of another process, or imports exported pool memory.
+    #[error("uses memory of another process, or imports exported pool memory")]
     OtherProcess,
     /// The call exports pool memory as a dma-buf (`hsa_amd_portable_export_dmabuf`), or closes the dma-buf.
     #[error("exports pool memory as a dma-buf, or closes the dma-buf")]
@@ -349,7 +349,11 @@ impl<'a> Values<'a> {
                 Action::IpcCreate { at: self.address_ref(address, record)?, size }
             }
             Call::IpcAttach { .. } | Call::IpcDetach { .. } => return Err(Skipped::OtherProcess),
-            Call::ExportMemory { address, .. } => {
+            Call::ExportMemory { address, fd, .. } => {
+                // An earlier descriptor with this number was closed.
+                if let Some(fd) = fd {
+                    self.descriptor_of.remove(&fd);
+                }
                 self.address_ref(address, record)?;
                 return Err(Skipped::Dmabuf);
             }
