@@ -10,7 +10,8 @@ const LINE_BYTES: usize = 16;
 const MAX_LINES: usize = 3;
 
 /// Describes how the found bytes differ from the expected bytes: the number of differing words and the first differing
-/// byte (less than a word is counted in bytes), then lines of the expected bytes, the found bytes and their XOR. Returns `None` if there is no difference.
+/// byte (less than a word is counted in bytes), then lines of the expected bytes, the found bytes and their XOR.
+/// Returns `None` if there is no difference.
 pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if expected.len() != found.len() {
         return Some(format!("{} bytes instead of {}", found.len(), expected.len()));

@@ -9,8 +9,9 @@ use hsa_vmm_conformance::NotStarted;
 use std::io::Write;
 
 /// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. Instead of the table, prints the planned
-/// faults to standard output. The other formats cannot report this, and an earlier file stays as it is. `failed_requests` are the requests to the emulated driver that failed
-/// during the start. `selected` is the number of selected cases.
+/// faults to standard output. The other formats cannot report this, and an earlier file stays as it is.
+/// `failed_requests` are the requests to the emulated driver that failed during the start. `selected` is the number of
+/// selected cases.
 pub fn write_not_started(
     args: &Conform,
     stream: Option<KtapStream>,
