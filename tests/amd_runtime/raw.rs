@@ -331,14 +331,14 @@ impl RawRuntime {
             .expect("the signal is destroyed");
     }
 
-    /// Makes a GPU copy `size` bytes.
-    pub fn copy(
+    /// Makes a GPU begin to copy `size` bytes. Returns the signal that the GPU decrements from 1 at the end.
+    pub fn begin_copy(
         &self,
         gpu: hsa_agent_t,
         destination: usize,
         source: usize,
         size: usize,
-    ) -> Result<(), Fault> {
+    ) -> HsaResult<hsa_signal_t> {
         let core = &self.core;
         let mut completion = hsa_signal_t { handle: 0 };
         let create = core.hsa_signal_create.expect("the function exists");
@@ -347,8 +347,19 @@ impl RawRuntime {
         let status = unsafe {
             copy(pointer(destination), gpu, pointer(source), gpu, size, 0, null(), completion)
         };
-        to_result(status, ()).expect("a copy begins");
-        let load = core.hsa_signal_load_scacquire.expect("the function exists");
+        to_result(status, completion)
+    }
+
+    /// Makes a GPU copy `size` bytes.
+    pub fn copy(
+        &self,
+        gpu: hsa_agent_t,
+        destination: usize,
+        source: usize,
+        size: usize,
+    ) -> Result<(), Fault> {
+        let completion = self.begin_copy(gpu, destination, source, size).expect("a copy begins");
+        let load = self.core.hsa_signal_load_scacquire.expect("the function exists");
         let begun = Instant::now();
         while unsafe { load(completion) } == 1 {
             if FAULTED.load(Ordering::SeqCst) {

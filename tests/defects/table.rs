@@ -135,7 +135,11 @@ defects! {
     IPC_EXPORT_KEEPS_MEMORY: [No, No, Yes],
         "memory exported for IPC by dma-buf is not released when it is freed; it stays allocated until the process ends",
         "observed, also on AMD's kernel driver: hsa_amd_ipc_memory_create imports the memory with libdrm and never closes the import",
-        "cannot be prevented by the library; with HSA_ENABLE_IPC_MODE_LEGACY=1, the memory is released. Export memory once, and use it again";
+        "cannot be prevented by the library; with HSA_ENABLE_IPC_MODE_LEGACY=1, the memory is released, except as in the next row. Export memory once, and use it again";
+    SMALL_EXPORT_LEAKS_BLOCK: [Yes, Yes, Yes],
+        "if memory of less than 2 MiB is exported for IPC by the driver's own method while other memory is in the same block of 2 MiB, the block stays allocated until the process ends",
+        "observed",
+        "cannot be prevented by the library. Allocate at least 2 MiB for an export, or export memory once, and use it again";
     SIGNAL_USED_AFTER_COPY: [Crash(FAULT), Crash(FAULT), Crash(FAULT)],
         "a copy by a CPU sometimes crashes the process if the program destroys the copy's signal on completion",
         "runtime.cpp, CopyMemory: the copying thread decrements the signal and then still uses it",
@@ -214,6 +218,10 @@ defects! {
          the driver rejects one of them",
         "the library checks before the call, but another thread can then use the last descriptor: quirk \
          `grant_without_descriptor_aborts`";
+    FIRST_COPY_NEEDS_MEMORY: [No, No, Crash(ABORT)],
+        "if the memory of a GPU of some models (gfx90a) is full, its first copy or fill aborts the process, and so does its first copy of at least 1 MiB",
+        "amd_gpu_agent.cpp, ReleaseQueueMainScratch: asserts that the queue, which could not be created, has scratch memory",
+        "cannot be prevented by the library. Before the memory is full, copy a few bytes once, and 2 MiB once, with each GPU";
     MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],
         "a map that the kernel rejects leaks a descriptor",
         "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf",
