@@ -140,6 +140,11 @@ int main(void) {
   VALUE(hipDeviceAttributeImageSupport);
   VALUE(hipDeviceAttributeHdpMemFlushCntl);
   VALUE(hipDeviceAttributeHdpRegFlushCntl);
+  VALUE(hipDeviceAttributeUnused1);
+  VALUE(hipDeviceAttributeUnused2);
+  VALUE(hipDeviceAttributeUnused3);
+  VALUE(hipDeviceAttributeUnused4);
+  VALUE(hipDeviceAttributeUnused5);
   VALUE(hipErrorStreamCaptureUnsupported);
   VALUE(hipErrorStreamCaptureInvalidated);
   VALUE(hipErrorGraphExecUpdateFailure);
