@@ -231,9 +231,9 @@ typedef struct hsavmm_retire_report {
   char reason[240]; /* the error of that mapping */
 } hsavmm_retire_report;
 
-/* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. After `limit` milliseconds
- * (0: ten seconds), a mapping whose signals have not fired is quarantined: it stays mapped and is never used again
- * (hsavmm_quarantine). */
+/* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. The queue allocates some 310
+ * bytes for each mapping of its capacity at once. After `limit` milliseconds (0: ten seconds), a mapping whose signals
+ * have not fired is quarantined: it stays mapped and is never used again (hsavmm_quarantine). */
 hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,
                                 unsigned int flags);
 /* Submits a range of whole mappings, to be unmapped when every signal meets its condition. If `count` is 0, the range
@@ -259,8 +259,9 @@ hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
 /* A buffer is memory of one device. No agent has access until the program grants access. Grants and revocations also
- * apply to memory that is added later. Copies and fills accept the buffers' addresses. A buffer is identified by a
- * number, as an area is. The functions hsavmm_…_place return where a buffer is: its address and its size. */
+ * apply to memory that is added later; hipMemSetAccess does not. Copies and fills accept the buffers' addresses. A
+ * buffer is identified by a number, as an area is. The functions hsavmm_…_place return where a buffer is: its address
+ * and its size. */
 
 /* A buffer that grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
 typedef struct hsavmm_growable *hsavmm_growable_t;
@@ -279,7 +280,10 @@ hipError_t hsavmm_growable_destroy(hsavmm_growable_t buffer);
 /* A buffer whose pages are mapped and unmapped separately or in ranges, as a KV cache needs. */
 typedef struct hsavmm_paged *hsavmm_paged_t;
 
-#define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
+/* Pages without memory read as zeros: all of them map the same page. Map memory before writing to them. A store by a
+ * GPU whose permissions are not enforced changes all of these pages, and so does a store after hipMemSetAccess has
+ * granted write access to one of them: use hsavmm_paged_grant(), which grants at most read access to these pages. */
+#define HSAVMM_PAGED_ZERO 0x1
 
 /* Reserves the addresses of a buffer. `page_size` is in bytes, and is rounded up to a multiple of the minimum
  * granularity. 0 selects the recommended granularity. `capacity`, in bytes, is rounded up to whole pages.

@@ -278,9 +278,17 @@ fn mapped_parts(
                 Access::ReadWrite => ("written", "read and write"),
                 _ => ("read", "read"),
             };
+            // Pages without memory map the zero page, which can only be read.
+            let is_readable = mapping.access.iter().any(|(_, access)| *access >= Access::Read);
+            let advice = if is_readable {
+                "; if it is a page of an HSAVMM_PAGED_ZERO buffer without memory, map it instead \
+                 (hsavmm_paged_map)"
+            } else {
+                ""
+            };
             let problem = format!(
                 "cannot be {verb} at {address}: neither a GPU nor the host has {access} access; grant it first \
-                 (hipMemSetAccess)"
+                 (hipMemSetAccess, or the grant function of a buffer){advice}"
             );
             return Err(Failure::invalid_argument(argument, problem));
         }

@@ -2,7 +2,7 @@
 
 /// Parts of messages, each with the text that replaces the part. If one part contains another, the longer part comes
 /// first.
-const NAMES: [(&str, &str); 33] = [
+const NAMES: [(&str, &str); 34] = [
     ("Vmm::address_reserve", "hipMemAddressReserve"),
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
     ("Vmm::copy", "hipMemcpy"),
@@ -43,6 +43,7 @@ const NAMES: [(&str, &str); 33] = [
     ("RetireQueue::poll", "hsavmm_retire_poll"),
     ("PagedBuilder::with_page_size", "hsavmm_paged_reserve"),
     ("PagedBuffer::grant", "hsavmm_paged_grant"),
+    ("PagedBuffer::map", "hsavmm_paged_map"),
     (", or at another address (PausableBuffer::resume_anywhere)", ""),
     (" (in Rust, target hsa_vmm::native of `tracing`)", ""),
 ];

@@ -1,6 +1,7 @@
 //! Invalid arguments: the argument's name, its value, and the problem.
 
 use super::ErrorKind;
+use super::message::advise_page;
 use crate::access::Access;
 use crate::address::Address;
 use crate::agent::AgentId;
@@ -264,7 +265,8 @@ pub enum Problem {
     /// The agent lacks access that the operation needs.
     #[error(
         "is not accessible at {at}: {agent} needs {access} access; grant it first (Vmm::set_access, or `grant` of \
-         the mapping or buffer)"
+         the mapping or buffer){}",
+        advise_page(*.access)
     )]
     NotGranted {
         /// The address.

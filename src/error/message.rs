@@ -1,6 +1,7 @@
 //! Parts of messages: what a call ran out of, why the runtime did not start, and what to do.
 
 use super::{Errno, SIMULATION};
+use crate::access::Access;
 use crate::native::{DriverState, Status, check_room_for_thread};
 use hsa_sys::LoadedLibrary;
 use std::path::Path;
@@ -89,9 +90,24 @@ pub(super) fn advice(call: &str) -> &'static str {
         call if ALLOCATING.contains(&call) => {
             "release memory, or use another agent's (Runtime::available_memory)"
         }
+        // A GPU's first copies need memory of this GPU for a queue of the runtime.
+        "hsa_amd_memory_async_copy" => {
+            "release memory of the GPU that copies (Runtime::available_memory) or of the host, or raise the kernel's \
+             limit of mappings (`sysctl vm.max_map_count`), then try again"
+        }
         _ => {
             "release memory, or raise the kernel's limit of mappings (`sysctl vm.max_map_count`), then try again"
         }
+    }
+}
+
+/// Says what to do if an agent lacks this access because the page maps only the zero page of its buffer.
+pub(super) fn advise_page(access: Access) -> &'static str {
+    match access {
+        Access::ReadWrite => {
+            "; if it is a buffer's page without memory, map the page instead (PagedBuffer::map)"
+        }
+        _ => "",
     }
 }
 

@@ -137,10 +137,27 @@ fn messages_say_what_to_do() {
     let not_granted = vmm.read(base, &mut [0]).unwrap_err();
     let misaligned = Reservation::builder(1000).reserve(vmm).unwrap_err();
     let too_many = vmm.address_reserve(1 << 60, 0, None).unwrap_err();
+    let paged = PagedBuffer::builder(PAGE).with_page_size(PAGE).with_zero_page();
+    let paged = paged.reserve(vmm, &machine.shareable_on(0)).unwrap();
+    paged.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    let zero_page = vmm.write(paged.address(), &[1]).unwrap_err();
+    let call = "hsa_amd_memory_async_copy";
+    machine.simulation.set_faults(FaultPlan::none().always(call, OUT_OF_RESOURCES));
+    let copied = vmm.copy_to_host(machine.gpu(0), &mut [0], paged.address()).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
     for (error, advice) in [
         (unmapped, "; other memory may be mapped there now (Vmm::mapped_range_at)"),
         (empty, "is empty; name at least one agent"),
         (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
+        (
+            zero_page,
+            "; if it is a buffer's page without memory, map the page instead (PagedBuffer::map)",
+        ),
+        (
+            copied,
+            "; release memory of the GPU that copies (Runtime::available_memory) or of the host, or raise the kernel's \
+             limit of mappings (`sysctl vm.max_map_count`), then try again",
+        ),
         (misaligned, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
         (
             too_many,

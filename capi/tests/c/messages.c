@@ -55,6 +55,7 @@ static void print_messages_about_freed_memory(void) {
 static void print_virtual_memory_messages(void) {
   hipMemAllocationProp prop;
   hipMemGenericAllocationHandle_t handle;
+  hsavmm_paged_t buffer;
   void *ptr;
   int descriptor;
   char byte = 1;
@@ -77,6 +78,11 @@ static void print_virtual_memory_messages(void) {
   OK(hipMemAddressFree(ptr, 2 * SIZE));
   OK(hipMemRelease(handle));
   FAILS("released", hipMemRelease(handle), hipErrorInvalidValue);
+  OK(hsavmm_paged_reserve(&buffer, 0, SIZE, 0, HSAVMM_PAGED_ZERO));
+  OK(hsavmm_paged_grant(buffer, &prop.location, 1, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_paged_place(buffer, &ptr, NULL, NULL));
+  FAILS("zero page", hipMemcpyHtoD(ptr, &byte, 1), hipErrorInvalidValue);
+  OK(hsavmm_paged_destroy(buffer));
 }
 
 static void print_messages_of_retire_queues(void) {

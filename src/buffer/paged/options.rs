@@ -44,6 +44,7 @@ impl PagedBuilder {
     /// Agents must not write to these pages. A store by a CPU faults, and so does a store by a GPU whose page table the
     /// [`Vmm`] controls. A store by any other GPU succeeds, because AMD's driver maps everything writable. Such a store
     /// changes all pages that map the zero page ([`PagedBuffer::zero_page_is_clean`]).
+    /// [`PagedBuffer::grant`] grants at most read access to these pages. Do not grant more by [`Vmm::set_access`].
     ///
     /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {
