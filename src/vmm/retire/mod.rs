@@ -204,7 +204,7 @@ impl RetireQueue {
 
     /// Returns a builder for a queue that holds at most `capacity` mappings. Each page of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer) is a mapping: the capacity must be at least the number of pages that
-    /// one call retires.
+    /// one call retires. The queue allocates some 310 bytes for each mapping of its capacity when it is opened.
     pub fn builder(capacity: usize) -> RetireQueueBuilder {
         RetireQueueBuilder { capacity, limit: Duration::from_secs(10), has_thread: true }
     }
