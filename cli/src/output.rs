@@ -214,7 +214,7 @@ pub fn save(path: &Path, text: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Returns whether the path is a device or a pipe, which a file must not replace.
-fn is_special(path: &Path) -> bool {
+pub fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| !file.is_file() && !file.is_dir())
 }
 

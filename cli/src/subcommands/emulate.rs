@@ -1,10 +1,10 @@
 //! `hsa-vmm emulate`: runs a program on the emulated kernel driver.
 
 use super::rocr;
-use crate::Exit;
 use crate::arguments::Arguments;
 use crate::screen::note;
 use crate::subcommands::kfd_version;
+use crate::{Exit, output};
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
@@ -114,6 +114,10 @@ pub enum EmulationError {
 }
 
 pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
+    output::check_different(&[
+        ("--log", args.log.as_deref()),
+        ("--page-tables", args.page_tables.as_deref()),
+    ])?;
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let fetched = fetched_release(args, program)?;
     // Programs of a fetched release are not in PATH.
@@ -123,7 +127,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     }
     let mut command = Command::new(program_of_release.as_deref().map_or(program, Path::as_os_str));
     command.args(arguments);
-    let mut emulation = emulation(args);
+    let mut emulation = emulation(args)?;
     if let Some(fetched) = &fetched {
         emulation = emulation.with_runtime_release(fetched);
         // If the program is `hsa-vmm`, it loads that release.
@@ -158,6 +162,10 @@ fn fetched_release(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Fet
 /// Checks that the emulated driver can append to a file. Without this check, only the driver would report the error,
 /// inside of the program.
 fn check_appendable(path: &Path) -> Result<(), EmulationError> {
+    // Closing a FIFO would end its reader.
+    if output::is_special(path) {
+        return Ok(());
+    }
     let opened = File::options().create(true).append(true).open(path);
     opened.map(drop).map_err(|cause| EmulationError::Output { path: path.to_owned(), cause })
 }
@@ -167,7 +175,7 @@ fn check_appendable(path: &Path) -> Result<(), EmulationError> {
 fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
     let mut command = hsa_rocr::restart_command().map_err(EmulationError::NotRestarted)?;
     command.args(["kfd-version", "--open"]);
-    emulation(args).apply(&mut command).map_err(EmulationError::from)?;
+    emulation(args)?.apply(&mut command).map_err(EmulationError::from)?;
     command.env_remove("HSA_KFD_LOG").env_remove("HSA_KFD_PAGE_TABLES");
     let started = Worker::start(command, Output::Capture);
     let mut worker = started.map_err(EmulationError::NotRestarted)?;
@@ -229,7 +237,7 @@ fn arguments_to_repeat(args: &Emulate) -> Vec<String> {
     arguments
 }
 
-fn emulation(args: &Emulate) -> Emulation {
+fn emulation(args: &Emulate) -> Result<Emulation, EmulationError> {
     let mut emulation = args.gpus.map(Emulation::with_gpus).unwrap_or_default();
     if let Some(machine) = args.machine {
         emulation = emulation.with_profile(match machine {
@@ -242,11 +250,16 @@ fn emulation(args: &Emulate) -> Emulation {
     if let Some(size) = &args.vram {
         emulation = emulation.with_vram(size);
     }
+    // The program can change its current folder.
+    let absolute = |path: &PathBuf| {
+        let absolute = std::path::absolute(path);
+        absolute.map_err(|cause| EmulationError::Output { path: path.clone(), cause })
+    };
     if let Some(file) = &args.log {
-        emulation = emulation.with_log(file);
+        emulation = emulation.with_log(absolute(file)?);
     }
     if let Some(file) = &args.page_tables {
-        emulation = emulation.with_page_tables(file);
+        emulation = emulation.with_page_tables(absolute(file)?);
     }
-    args.fault.iter().fold(emulation, |emulation, plan| emulation.with_faults(plan))
+    Ok(args.fault.iter().fold(emulation, |emulation, plan| emulation.with_faults(plan)))
 }

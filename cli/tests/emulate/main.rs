@@ -8,10 +8,13 @@ mod run_command;
 
 use hsa_rocr::{FetchedRelease, test};
 use run_command::{HSA_VMM, command, run, stderr, stdout};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// A folder with a program that is linked with the runtime of a release.
@@ -97,6 +100,66 @@ fn invalid_vram_is_named_as_option() {
         let text = run_with(arguments, "vram=bad");
         assert!(text.contains("HSA_KFD: \"vram=bad\": expected a size such as 64GiB"), "{text}");
     }
+}
+
+#[test]
+fn driver_that_cannot_be_preloaded_is_rejected() {
+    let folder = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
+    let file = folder.path().join("libhsa_kfd.so");
+    fs::write(&file, "").unwrap();
+    let output = command(&["emulate", "--", "true"]).env("HSA_VMM_KFD", &file).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("colon or white space"), "{output:?}");
+}
+
+#[test]
+fn files_do_not_depend_on_the_program_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let sub = folder.path().join("sub");
+    fs::create_dir(&sub).unwrap();
+    let script = "cd sub && exec \"$0\" kfd-version --open";
+    let files = ["--log", "d.log", "--page-tables", "pt.txt"];
+    let words = [&["emulate"], &files[..], &["--", "sh", "-c", script, HSA_VMM]].concat();
+    let output = command(&words).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_dir(sub).unwrap().count(), 0);
+    let log = fs::read_to_string(folder.path().join("d.log")).unwrap();
+    assert!(log.contains("kfd OPEN"), "{log}");
+    let same = ["emulate", "--log", "x", "--page-tables", "./x", "--", "true"];
+    let output = command(&same).current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("write to the same file"), "{output:?}");
+}
+
+#[test]
+fn log_is_written_to_a_fifo() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let mut reader = Command::new("timeout");
+    let reader = reader.args(["60", "cat"]).arg(&fifo).stdout(Stdio::piped()).spawn().unwrap();
+    let mut writer = Command::new("timeout");
+    writer.args(["60", HSA_VMM, "emulate", "--log"]).arg(&fifo);
+    let output = writer.args(["--", HSA_VMM, "kfd-version", "--open"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let log = reader.wait_with_output().unwrap();
+    assert!(stdout(&log).contains("kfd OPEN"), "{log:?}");
+}
+
+#[test]
+fn info_prints_a_path_that_is_not_utf8() {
+    run_on_releases("info_prints_a_path_that_is_not_utf8", |fixture| {
+        let file = fixture.folder.path().join(OsStr::from_bytes(b"f\xff.so"));
+        fs::copy(fixture.fetched.runtime(), &file).unwrap();
+        let release = fixture.fetched.release();
+        let mut command = command(&["emulate", "--rocr", release.version(), "--", "env"]);
+        let mut variable = OsString::from("HSA_VMM_RUNTIME=");
+        variable.push(&file);
+        command.arg(variable).args([HSA_VMM, "info", "--format", "json"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(stdout(&output).contains("/f\u{fffd}.so"), "{output:?}");
+    });
 }
 
 #[test]

@@ -94,9 +94,10 @@ impl Emulation {
     /// Makes the program of a command, and the programs that it starts, use the emulated driver.
     ///
     /// # Errors
-    /// The shared object was not found.
+    /// The shared object was not found, or its path contains a colon or white space.
     pub fn apply(&self, command: &mut Command) -> Result<(), NoObject> {
         let object = OBJECT.find()?;
+        OBJECT.check_separators(&object)?;
         command.env("LD_PRELOAD", preload_list(&object, env::var_os("LD_PRELOAD")));
         if let Some(loader) = &self.loader {
             command.env("HSA_KFD_LOADER", loader).env("LD_AUDIT", &object);
@@ -141,7 +142,7 @@ fn preload_list(object: &Path, inherited: Option<OsString>) -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use super::{Emulation, preload_list};
+    use super::{Emulation, OBJECT, preload_list};
     use std::process::Command;
 
     #[test]
@@ -150,6 +151,15 @@ mod tests {
         assert_eq!(list(""), "/a/kfd.so");
         assert_eq!(list("/b.so:/c.so"), "/a/kfd.so:/b.so:/c.so");
         assert_eq!(list("/b.so:/a/kfd.so"), "/a/kfd.so:/b.so");
+    }
+
+    #[test]
+    fn path_that_the_loader_splits_is_rejected() {
+        assert!(OBJECT.check_separators("/a-b/kfd.so".as_ref()).is_ok());
+        for path in ["/a b/kfd.so", "/a:b/kfd.so", "/a\tb/kfd.so"] {
+            let error = OBJECT.check_separators(path.as_ref()).unwrap_err().to_string();
+            assert!(error.contains(path) && error.contains("HSA_VMM_KFD"), "{error}");
+        }
     }
 
     #[test]

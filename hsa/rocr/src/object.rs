@@ -17,16 +17,10 @@ pub(crate) struct Object {
     pub(crate) variable: &'static str,
 }
 
-/// A shared object that was not found.
+/// A shared object that was not found, or that programs cannot load.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} {} not found (searched: {searched}); build it with `cargo build -p {}`, or set {} to its path",
-    object.description, object.file, object.package, object.variable
-)]
-pub struct NoObject {
-    object: Object,
-    searched: String,
-}
+#[error("{0}")]
+pub struct NoObject(String);
 
 impl Object {
     /// Finds the file that the environment variable names. If the variable is not set, searches beside the program,
@@ -39,7 +33,7 @@ impl Object {
             return if configured.is_file() {
                 Ok(absolute(configured))
             } else {
-                Err(NoObject { object: self, searched: configured.display().to_string() })
+                Err(self.not_found(&configured.display().to_string()))
             };
         }
         let program = program();
@@ -63,7 +57,29 @@ impl Object {
                 Err(error) => searched.push(format!("{} ({error})", folder.display())),
             }
         }
-        Err(NoObject { object: self, searched: searched.join(", ") })
+        Err(self.not_found(&searched.join(", ")))
+    }
+
+    fn not_found(self, searched: &str) -> NoObject {
+        let Self { description, file, package, variable } = self;
+        NoObject(format!(
+            "{description} {file} not found (searched: {searched}); build it with `cargo build -p {package}`, or set \
+             {variable} to its path"
+        ))
+    }
+
+    /// Checks that the dynamic loader does not split the path of the object at a separator of `LD_PRELOAD`.
+    pub(crate) fn check_separators(self, path: &Path) -> Result<(), NoObject> {
+        let is_separator = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+        if !path.as_os_str().as_encoded_bytes().iter().any(is_separator) {
+            return Ok(());
+        }
+        let Self { description, variable, .. } = self;
+        Err(NoObject(format!(
+            "programs cannot load the {description} {}: its path contains a colon or white space; copy the file to \
+             another folder, and set {variable} to its path",
+            path.display()
+        )))
     }
 }
 
