@@ -41,6 +41,13 @@ const STATUSES: &[(&str, &str)] = &[
     ("2", "Invalid usage, nothing was selected, or the results cannot be written."),
     ("3", "There is no runtime, or the runtime does not start."),
 ];
+/// The exit statuses of `vm fetch`.
+const STATUSES_OF_VM_FETCH: &[(&str, &str)] = &[
+    ("0", "Success."),
+    ("2", "Invalid usage, or the results cannot be written."),
+    ("125", "The kernel or AMD's runtime cannot be fetched."),
+];
+
 /// The exit statuses of `emulate`, `record` and `vm`.
 const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
     ("2", "Invalid usage."),
@@ -80,6 +87,7 @@ const VARIABLES: &[(&str, &str)] = &[
 fn sections(page: &str) -> String {
     let statuses = match page {
         "hsa-vmm-emulate.1" | "hsa-vmm-record.1" | "hsa-vmm-vm.1" => STATUSES_OF_PROGRAMS,
+        "hsa-vmm-vm-fetch.1" => STATUSES_OF_VM_FETCH,
         "hsa-vmm-rocr-run.1" => STATUSES_OF_ROCR_RUN,
         _ => STATUSES,
     };

@@ -1,13 +1,14 @@
 //! `hsa-vmm vm`: runs a program on AMD's own kernel driver in a virtual machine.
 
 use super::rocr;
-use crate::Exit;
 use crate::progress::Steps;
 use crate::screen::{Screen, note};
+use crate::{BadUsage, Exit, output, standard_output};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hsa_rocr::{Emulation, FetchedRelease, Release, find_program};
 use hsa_vm::{EngineFaults, FetchError, Kernel, Machine, NotFetched, PlanError, RunError};
+use rustix::io::{Errno, retry_on_intr};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -161,6 +162,8 @@ pub enum VmError {
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]
+    FetchRuntime(#[from] hsa_rocr::FetchError),
+    #[error(transparent)]
     NoObject(#[from] hsa_rocr::NoObject),
     #[error(transparent)]
     NoRuntime(#[from] hsa_rocr::NotFetched),
@@ -231,7 +234,8 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     let kernel = kernel.map_err(VmError::from)?;
     if rocr::newest_downloaded().is_none() {
         let newest = &Release::ALL[Release::ALL.len() - 1..];
-        hsa_rocr::fetch(newest, &hsa_rocr::folder()?, &mut |step| steps.begin(step))?;
+        let folder = hsa_rocr::folder().map_err(VmError::from)?;
+        hsa_rocr::fetch(newest, &folder, &mut |step| steps.begin(step)).map_err(VmError::from)?;
     }
     drop(steps);
     let mut out = Screen::stdout();
@@ -240,6 +244,15 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
 }
 
 fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
+    output::check_different(&[
+        ("--log", args.log.as_deref()),
+        ("--page-tables", args.page_tables.as_deref()),
+        ("--dmesg", args.dmesg.as_deref()),
+        ("--coverage", args.coverage.as_deref()),
+    ])?;
+    if standard_output::is_closed() {
+        return Err(BadUsage("standard output is closed; redirect it".to_owned()).into());
+    }
     let command = guest_command(args)?;
     let kernel = Kernel::open(&folder()?, args.kernel.as_deref()).map_err(VmError::from)?;
     let mut machine = Machine::new(kernel).with_gpus(args.gpus).with_vram_mib(args.vram);
@@ -287,10 +300,36 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
         note!("{error}");
         all_written = false;
     };
-    let result = machine.run(&command, io::stdout(), io::stderr(), report);
+    let result = machine.run(&command, ProgramOutput, io::stderr(), report);
     let status = result.map_err(VmError::from)?.status;
+    all_written &= !output::has_failed();
     // Keep the status of a program that failed.
     Ok(Exit::Program(if status == 0 && !all_written { FAILED } else { status }))
+}
+
+/// Writes the output of the program to standard output, without a buffer. Reports the first failure, except that the
+/// reader has closed the pipe, which ends the program.
+struct ProgramOutput;
+
+impl Write for ProgramOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), bytes));
+        written.map_err(|cause| {
+            let is_first = !output::has_failed();
+            if cause == Errno::PIPE {
+                return cause.into();
+            }
+            let error = output::record_failure("to standard output", &cause.into());
+            if is_first {
+                note!("error: {error}");
+            }
+            error
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns `false` if faults of page-table writes are planned, but the CPU writes the page tables. The CPU does this by

@@ -183,6 +183,17 @@ fn closed_output_ends_a_program_that_writes() {
 }
 
 #[test]
+fn output_that_cannot_be_written_exits_with_125() {
+    let name = "output_that_cannot_be_written_exits_with_125";
+    let Some(_lock) = lock_machine(name) else { return };
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = command(&["vm", "--gpus", "1", "--time-limit", "5min", "--", "echo", "text"]);
+    let output = command.env("HOME", std::env::temp_dir()).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("cannot write to standard output"), "{output:?}");
+}
+
+#[test]
 fn unread_output_does_not_delay_the_time_limit() {
     let name = "unread_output_does_not_delay_the_time_limit";
     let Some(_lock) = lock_machine(name) else { return };
