@@ -117,16 +117,16 @@ pub fn command_line() -> String {
 
 /// Removes the folder of this program from a command line, for reports that are read on other machines.
 pub fn without_program_folder(line: &str) -> String {
-    let typed = program_name();
-    match Path::new(&typed).file_name() {
-        Some(name) => {
-            let words = line
-                .split(' ')
-                .map(|word| if word == typed { name.to_string_lossy() } else { word.into() });
-            words.collect::<Vec<_>>().join(" ")
-        }
-        None => line.to_owned(),
-    }
+    replace_folder(line, &unquoted_program_name())
+}
+
+/// Replaces the words of a command line that are the quoted path `program` by its file name.
+fn replace_folder(line: &str, program: &str) -> String {
+    let Some(name) = Path::new(program).file_name() else { return line.to_owned() };
+    let [long, short] = [program.to_owned(), name.to_string_lossy().into_owned()]
+        .map(|word| format!(" {} ", quoted(&[word])));
+    let line = format!(" {line} ").replace(&long, &short);
+    line[1..line.len() - 1].to_owned()
 }
 
 /// Returns a command line that runs this program with other arguments in the same environment: the runtime's variables,
@@ -205,9 +205,15 @@ fn with_outer_command(words: impl IntoIterator<Item = String>) -> String {
     line.trim_end().to_owned()
 }
 
-/// Returns this program's name as a user types it: without the folder if a search in `PATH` finds the program.
+/// Returns this program's name as a user types it in a shell.
 fn program_name() -> String {
-    let typed = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
+    quoted(&[unquoted_program_name()])
+}
+
+/// Returns the path of this program as it was typed, without the folder if a search in `PATH` finds the program.
+fn unquoted_program_name() -> String {
+    let typed = env::args_os().next().unwrap_or_else(|| "hsa-vmm".into());
+    let typed = typed.to_string_lossy().into_owned();
     let short = Path::new(&typed).file_name().map(|name| name.to_string_lossy().into_owned());
     let found = short.as_ref().and_then(|name| {
         let folders = env::var_os("PATH")?;
@@ -215,10 +221,8 @@ fn program_name() -> String {
     });
     let canonical = |path: &Path| path.canonicalize().ok();
     match (short, found) {
-        (Some(short), Some(found)) if canonical(&found) == canonical(Path::new(&typed)) => {
-            quoted(&[short])
-        }
-        _ => quoted(&[typed]),
+        (Some(short), Some(found)) if canonical(&found) == canonical(Path::new(&typed)) => short,
+        _ => typed,
     }
 }
 
@@ -231,7 +235,18 @@ pub fn quoted(words: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::without_options;
+    use super::{quoted, replace_folder, without_options};
+
+    #[test]
+    fn folder_that_needs_quotes_is_removed() {
+        for folder in ["./b#1", "./c d", "/home/jürgen", "target/debug"] {
+            let program = format!("{folder}/hsa-vmm");
+            let typed = quoted(std::slice::from_ref(&program));
+            let line = format!("{typed} emulate -- {typed} conform --filter '{program}s'");
+            let expected = format!("hsa-vmm emulate -- hsa-vmm conform --filter '{program}s'");
+            assert_eq!(replace_folder(&line, &program), expected);
+        }
+    }
 
     #[test]
     fn settings_without_an_option_are_kept() {

@@ -33,10 +33,11 @@ fn ends_path(letter: char) -> bool {
 pub fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     let mut text = text.to_owned();
     if let Some(home) = home.map(|home| home.trim_end_matches('/')).filter(|home| home.len() > 1) {
-        text = replace_complete(&text, home, "~");
+        let is_in_path = |it: char| it.is_alphanumeric() || "-._~".contains(it);
+        text = replace_complete(&text, home, "~", |before| !before.is_some_and(is_in_path));
     }
     if let Some(user) = user.filter(|user| !user.is_empty() && *user != "root") {
-        text = replace_complete(&text, &format!("/{user}"), "/USER");
+        text = replace_complete(&text, &format!("/{user}"), "/USER", |_| true);
     }
     text
 }
@@ -47,14 +48,21 @@ pub fn without_names_of_this_user(text: &str) -> String {
     without_names(text, env::var("HOME").ok().as_deref(), user.as_deref())
 }
 
-/// Replaces each occurrence of `part` at whose end a component of a path also ends.
-fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
+/// Replaces each occurrence of `part` at whose end a component of a path also ends, if `can_follow` accepts the
+/// character before.
+fn replace_complete(
+    text: &str,
+    part: &str,
+    replacement: &str,
+    can_follow: impl Fn(Option<char>) -> bool,
+) -> String {
     let mut result = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(part) {
         let (before, after) = (&rest[..start], &rest[start + part.len()..]);
-        let is_complete = after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
         result.push_str(before);
+        let is_complete = can_follow(result.chars().next_back())
+            && after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
         result.push_str(if is_complete { replacement } else { part });
         rest = after;
     }
@@ -65,27 +73,33 @@ fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
 pub static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let paths = [env::current_dir(), env::current_exe()];
     let paths = paths.into_iter().filter_map(Result::ok).map(PathBuf::into_os_string);
-    let values = env::vars_os().map(|(_, value)| value);
+    let values = env::vars_os().map(|(_, value)| value).chain(paths);
     let outer = env::var(OUTER_COMMAND).ok().and_then(|line| shlex::split(&line));
     let outer = outer.unwrap_or_default().into_iter().map(OsString::from);
-    known_folders(env::args_os().chain(outer).chain(values).chain(paths))
+    known_folders(env::args_os().chain(outer), values)
 });
 
-/// Returns the folders in `words` that [`without_folders`] cannot find in a text: existing folders whose paths contain
-/// white space, and the folders of relative paths. The longest folders are first.
-pub fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
+/// Returns the folders that [`without_folders`] cannot find in a text: folders whose paths contain white space, and the
+/// folders of relative paths. The longest folders are first. `values` can be lists of paths, which white space
+/// separates, so a folder with white space in `values` must exist.
+pub fn known_folders(
+    arguments: impl Iterator<Item = OsString>,
+    values: impl Iterator<Item = OsString>,
+) -> Vec<String> {
     let mut folders = Vec::new();
-    for word in words {
+    let arguments = arguments.map(|word| (word, true));
+    for (word, is_argument) in arguments.chain(values.map(|word| (word, false))) {
         // A word can contain several paths: `--runtime=PATH`, `PATH:PATH`, or a quoted command.
         for part in word.to_string_lossy().split([':', '=', '\'', '"']) {
             let path = Path::new(part);
             let named = path.is_absolute().then(|| path.to_owned());
             for path in [named, path.canonicalize().ok()].into_iter().flatten() {
+                let is_folder = |folder: &&Path| is_argument && *folder != path || folder.is_dir();
                 let spaced = |folder: &Path| {
                     let text = folder.to_str().filter(|text| text.contains(char::is_whitespace))?;
-                    folder.is_dir().then(|| text.trim_end_matches('/').to_owned())
+                    Some(text.trim_end_matches('/').to_owned())
                 };
-                folders.extend(path.ancestors().filter_map(spaced));
+                folders.extend(path.ancestors().filter(is_folder).filter_map(spaced));
             }
             if path.is_relative() {
                 let parents = path.ancestors().skip(usize::from(!path.is_dir()));
@@ -188,7 +202,10 @@ fn replace_pci_address(word: &str) -> String {
         is_hex(device, 2) && function.starts_with(|digit: char| digit.is_digit(8))
     };
     let is_address = |fields: &[&str]| match fields {
-        [domain, bus, slot] => is_hex(domain, 4) && is_hex(bus, 2) && is_slot(slot),
+        // Domains of Intel's Volume Management Device have more than four digits.
+        [domain, bus, slot] => {
+            is_hex(domain, domain.len().max(4)) && is_hex(bus, 2) && is_slot(slot)
+        }
         _ => false,
     };
     let Some(first) = fields.windows(3).position(is_address) else { return word.to_owned() };
@@ -201,7 +218,7 @@ fn replace_pci_address(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, iter};
 
     #[test]
     fn redact_removes_the_last_output_of_a_process() {
@@ -222,6 +239,8 @@ mod tests {
         }
         assert_eq!(without_names("/root/a /", Some("/root"), Some("root")), "~/a /");
         assert_eq!(without_names("/a", Some("/"), None), "/a");
+        let text = "/build/root/usr/x.so /root/root/a";
+        assert_eq!(without_names(text, Some("/root"), None), "/build/root/usr/x.so ~/root/a");
     }
 
     #[test]
@@ -231,10 +250,16 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let file = format!("{}/x y.so", folder.display());
         let words = [format!("--runtime={file}"), format!("LIST=/lib:{file}")];
-        let folders = known_folders(words.into_iter().map(OsString::from));
+        let folders = known_folders(iter::empty(), words.into_iter().map(OsString::from));
         let text = format!("hsa-vmm '--runtime={file}' -o {file}, {file}: {file}");
         let cleaned = without_folders(&without_known_folders(&text, &folders));
         assert_eq!(cleaned, "hsa-vmm '--runtime=x y.so' -o x y.so, x y.so: x y.so");
+        // Folders of arguments need not exist. White space can separate the paths in a variable.
+        let argument = OsString::from("--runtime=/no such/secret dir/x.so");
+        let folders = known_folders([argument].into_iter(), ["/a/x.so /b/y.so".into()].into_iter());
+        let text = "--runtime '/no such/secret dir/x.so' LIST=/a/x.so /b/y.so";
+        let cleaned = without_folders(&without_known_folders(text, &folders));
+        assert_eq!(cleaned, "--runtime 'x.so' LIST=x.so y.so");
     }
 
     #[test]
@@ -247,7 +272,7 @@ mod tests {
             "2/merge",
             "data/x",
         ];
-        let folders = known_folders(words.into_iter().map(OsString::from));
+        let folders = known_folders(words.into_iter().map(OsString::from), iter::empty());
         let text = "'../a b/hsa-vmm' -o rt/lib/x.so:rt/y.so:src/z.so --shard 2/5 /rt/a mydata/x";
         let cleaned = without_folders(&without_known_folders(text, &folders));
         assert_eq!(cleaned, "'hsa-vmm' -o x.so:y.so:z.so --shard 2/5 a mydata/x");
@@ -271,6 +296,7 @@ mod tests {
                 "amdgpu (redacted): map peer:(redacted) x",
             ),
             ("0000:c3:00.0 (amdgpu)", "(redacted) (amdgpu)"),
+            ("10000:e1:00.0", "(redacted)"),
         ] {
             assert_eq!(without_pci_addresses(text), expected);
         }

@@ -10,7 +10,7 @@ use hsa_vmm::runtime::{LoadedLibrary, RuntimeInfo, loaded_libraries};
 use hsa_vmm::vmm::{Probe, Probing, Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Agent, Pool, Runtime, Vmm};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(crate) use facts::PERMISSIONS;
 pub use facts::{Fact, differing_probes, format_size, labels};
@@ -323,7 +323,7 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     Description {
         runtime: RuntimeDescription {
             name: info.name.clone(),
-            path: info.path.clone(),
+            path: info.path.as_deref().map(utf8_path),
             implementation: Some(info.implementation.to_string()),
             origin: info.origin.map(|origin| origin.to_string()),
             loaded: Some(loaded_libraries().into_iter().map(describe_library).collect()),
@@ -347,9 +347,14 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     }
 }
 
+/// Replaces the bytes of a path that are not UTF-8, which JSON cannot contain.
+fn utf8_path(path: &Path) -> PathBuf {
+    path.to_string_lossy().into_owned().into()
+}
+
 fn describe_library(library: LoadedLibrary) -> LibraryDescription {
     LibraryDescription {
-        path: library.path,
+        path: utf8_path(&library.path),
         build: library.build,
         extension: library.extension.map(|(major, minor)| format!("{major}.{minor}")),
     }
