@@ -6,16 +6,15 @@ use crate::screen::Screen;
 use anstyle::Style;
 use anyhow::Context;
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use hsa_vmm::runtime::DriverState;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{ErrorKind, Runtime};
 use hsa_vmm_conformance::fuzz::Sequence;
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Prints information to standard error, dimmed.
 pub fn note_dimmed(text: &str) {
@@ -36,16 +35,14 @@ pub enum RuntimeChoice {
     Library(PathBuf),
 }
 
-impl FromStr for RuntimeChoice {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(match text {
+impl From<OsString> for RuntimeChoice {
+    fn from(text: OsString) -> Self {
+        match text.to_str() {
             // An empty `HSA_VMM_RUNTIME` counts as not set.
-            "" | "auto" => Self::Auto,
-            "sim" => Self::Simulation,
-            path => Self::Library(path.into()),
-        })
+            Some("" | "auto") => Self::Auto,
+            Some("sim") => Self::Simulation,
+            _ => Self::Library(text.into()),
+        }
     }
 }
 
@@ -58,7 +55,8 @@ pub struct RuntimeOptions {
         value_name = "RUNTIME",
         env = "HSA_VMM_RUNTIME",
         default_value = "auto",
-        help_heading = "Runtime"
+        help_heading = "Runtime",
+        value_parser = OsStringValueParser::new().map(RuntimeChoice::from)
     )]
     pub choice: RuntimeChoice,
     /// The number of GPUs of the simulation

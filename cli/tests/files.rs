@@ -3,9 +3,11 @@
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
-use run_command::{run, stderr};
+use run_command::{run, stderr, stdout};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -146,11 +148,41 @@ fn run_with_file_limit(blocks: u8, arguments: &[&str]) -> std::process::Output {
 fn full_disk_does_not_split_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("info");
-    let output =
-        run_with_file_limit(1, &["info", "--runtime", "sim", "-o", file.to_str().unwrap()]);
+    let words = ["bringup", "--runtime", "sim", "--until", "reserved", "-o"];
+    let output = run_with_file_limit(1, &[&words[..], &[file.to_str().unwrap()]].concat());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.ends_with('\n') && text.len() <= 512, "{text}");
+}
+
+#[test]
+fn result_goes_to_standard_output_on_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let [traces, file] = ["traces", "file"].map(|name| folder.path().join(name));
+    fs::write(&traces, r#"{"seed":7,"trace":0,"granule":2097152,"devices":1,"ops":[]}"#).unwrap();
+    fs::write(&file, "old").unwrap();
+    let (traces, path) = (traces.to_str().unwrap(), file.to_str().unwrap());
+    for (words, text) in [(&["info"][..], "works around"), (&["replay", traces], "divergent")] {
+        let arguments = [words, &["--runtime", "sim", "-o", path]].concat();
+        let output = run_with_file_limit(0, &arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stdout(&output).contains(text), "{output:?}");
+        assert_eq!(fs::read(&file).unwrap(), b"old");
+    }
+}
+
+#[test]
+fn replay_rejects_pipes() {
+    let output = run(&["replay", "--runtime", "sim", "/dev/null"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("is a pipe or a device"), "{output:?}");
+}
+
+#[test]
+fn runtime_path_need_not_be_utf8() {
+    let path = OsStr::from_bytes(b"/nowhere/f\xff.so");
+    let output = run_command::command(&["info"]).env("HSA_VMM_RUNTIME", path).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
 }
 
 #[test]
@@ -191,6 +223,8 @@ fn closed_output_exits_with_2() {
         let output = run_with_closed_output(&[arguments, &["-o", "/dev/null"]].concat());
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
+    let output = run_with_closed_output(&["vm", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     // The program that `record` starts inherits the closed standard output of `record`.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("calls.jsonl");

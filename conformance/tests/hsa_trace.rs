@@ -10,7 +10,8 @@ use hsa_vmm_conformance::trace::Reader;
 const HEADER: &str = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[
 {"agent":"0xc0","kind":"cpu","name":"c","pools":[]},
 {"agent":"0xa0","kind":"gpu","name":"a","pools":[{"pool":"0xa1"},{"pool":"0xa2"}]},
-{"agent":"0xb0","kind":"gpu","name":"b","pools":[{"pool":"0xb1"}]}]}"#;
+{"agent":"0xb0","kind":"gpu","name":"b","pools":[{"pool":"0xb1"}]},
+{"agent":"0xd0","kind":"other","name":"d","pools":[{"pool":"0xd1"}]}]}"#;
 
 /// Reads a recording of these calls. Each call is a line of JSON without the beginning `{"call":"hsa_amd_`, the closing
 /// brace, and the status if the status is 0.
@@ -196,20 +197,23 @@ fn failed_imports_are_skipped() {
     assert_eq!(plan.steps[3].action, Err(Skipped::FailedImport));
 }
 
-/// AMD's runtime dereferences the handles of agents and pools. Therefore, invalid handles become null.
+/// AMD's runtime dereferences the handles of agents and pools. Therefore, invalid handles become null, and so do agents
+/// that are neither CPU nor GPU.
 #[test]
 fn invalid_agents_and_pools_become_null() {
-    let create =
-        CREATE.replace("0xa2", "0x41414141").replace("\"handle\":\"0x5\"", "\"status\":4097");
-    let grant = GRANT.replace("0xa0", "0x41414141") + ",\"status\":4097";
-    let recording = recording(&[RESERVE, &create, &grant]);
-    let plan = plan(&recording);
-    let action = |index: usize| plan.steps[index].action.as_ref().unwrap();
-    assert!(matches!(action(1), Action::Create { pool: PoolRef::Invalid, .. }), "{:?}", action(1));
-    let Action::SetAccess { access, .. } = action(2) else { panic!("{:?}", action(2)) };
-    assert_eq!(access[..], [(AgentRef::Invalid, 3)]);
-    let source = program::source(&recording, &plan);
-    assert!(!source.contains("41414141"), "{source}");
+    for (pool, agent) in [("0x41414141", "0x41414141"), ("0xd1", "0xd0")] {
+        let create = CREATE.replace("0xa2", pool).replace("\"handle\":\"0x5\"", "\"status\":4097");
+        let grant = GRANT.replace("0xa0", agent) + ",\"status\":4097";
+        let recording = recording(&[RESERVE, &create, &grant]);
+        let plan = plan(&recording);
+        let action = |index: usize| plan.steps[index].action.as_ref().unwrap();
+        let Action::Create { pool, .. } = action(1) else { panic!("{:?}", action(1)) };
+        assert_eq!(*pool, PoolRef::Invalid);
+        let Action::SetAccess { access, .. } = action(2) else { panic!("{:?}", action(2)) };
+        assert_eq!(access[..], [(AgentRef::Invalid, 3)]);
+        let source = program::source(&recording, &plan);
+        assert!(!source.contains("41414141"), "{source}");
+    }
 }
 
 /// A recorded name cannot put code into the program.

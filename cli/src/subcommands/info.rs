@@ -30,13 +30,12 @@ pub struct Info {
 pub fn run(args: &Info) -> anyhow::Result<Exit> {
     args.output.check_writable()?;
     let runtime = args.common.runtime.open()?;
-    let mut out = args.output.stream()?;
-    match args.format {
+    args.output.write(|out| match args.format {
         Format::Json => {
             out.keep_utf8();
             // Users send this output in bug reports, so the names of the user and of the home folder are replaced.
             let text = serde_json::to_string_pretty(&describe_probed(&runtime))?;
-            writeln!(out, "{}", Privacy::default().clean_text(&text))?;
+            Ok(writeln!(out, "{}", Privacy::default().clean_text(&text))?)
         }
         Format::Table => {
             let mut description = describe_probed(&runtime);
@@ -47,12 +46,12 @@ pub fn run(args: &Info) -> anyhow::Result<Exit> {
                 };
                 description.runtime.origin = Some(origin);
             }
-            print_features(&mut out, &description)?;
-            print_agents(&mut out, &runtime, &description.agents)?;
-            print_pools(&mut out, &runtime)?;
-            print_links(&mut out, &runtime)?;
+            print_features(out, &description)?;
+            print_agents(out, &runtime, &description.agents)?;
+            print_pools(out, &runtime)?;
+            print_links(out, &runtime)
         }
-    }
+    })?;
     Ok(Exit::Success)
 }
 

@@ -2,7 +2,6 @@
 
 use crate::screen::note;
 use crate::{Exit, output, program, standard_output};
-use anyhow::Context;
 use clap::Args;
 use hsa_rocr::{NoObject, Recording};
 use hsa_vmm_conformance::hsa_trace;
@@ -12,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::low_level;
 use std::ffi::{OsString, c_int};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -46,8 +45,14 @@ pub enum RecordError {
     NoObject(#[from] NoObject),
     #[error("{0} exists and is not a recording; choose another file with -o")]
     NotRecording(String),
+    #[error(
+        "process {process} still writes {path}; wait until it ends, or choose another file with -o"
+    )]
+    InUse { path: String, process: u64 },
     #[error("cannot write {path}: {cause}")]
     Output { path: String, cause: io::Error },
+    #[error("cannot read {path}: {cause}")]
+    Unreadable { path: String, cause: anyhow::Error },
 }
 
 #[derive(Args, Debug)]
@@ -68,7 +73,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     let failed = |cause| RecordError::Output { path: args.output.display().to_string(), cause };
     let file = std::path::absolute(&args.output).map_err(failed)?;
     let signals = Signals::handle()?;
-    let earlier = EarlierRecordings::set_aside(&file).map_err(failed)?;
+    let earlier = EarlierRecordings::set_aside(&file)?;
     if file.exists() {
         return Err(RecordError::NotRecording(file.display().to_string()).into());
     }
@@ -88,15 +93,14 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     }
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
     let status = signals.wait(child)?;
-    let cannot_read = || format!("cannot read {}", file.display());
-    let recordings = find_recordings(&file).with_context(cannot_read)?;
+    let recordings = find_recordings(&file).map_err(|cause| unreadable(&file, cause))?;
     let is_created = file.exists();
     // From here on, a signal ends this process at once, so move or remove the earlier recordings now.
     drop(earlier);
     if let Some(signal) = signals.stop_handling() {
         return Ok(Exit::Program(status_of_signal(signal)));
     }
-    let ends_early = print_call_counts(&recordings, is_created, &file).with_context(cannot_read)?;
+    let ends_early = print_call_counts(&recordings, is_created, &file)?;
     if ends_early && status.code().is_some() {
         check_space(&file).map_err(failed)?;
     }
@@ -112,16 +116,23 @@ struct EarlierRecordings {
 }
 
 impl EarlierRecordings {
-    fn set_aside(file: &Path) -> io::Result<Option<Self>> {
-        let found = find_recordings(file)?;
+    fn set_aside(file: &Path) -> Result<Option<Self>, RecordError> {
+        let failed = |cause| RecordError::Output { path: file.display().to_string(), cause };
+        let found = find_recordings(file).map_err(failed)?;
+        for path in &found {
+            if let Some(process) = writing_process(path) {
+                return Err(RecordError::InUse { path: path.display().to_string(), process });
+            }
+        }
         let Some(parent) = file.parent().filter(|_| !found.is_empty()) else { return Ok(None) };
-        let folder = tempfile::Builder::new().prefix(".hsa-vmm-record-").tempdir_in(parent)?;
+        let folder = tempfile::Builder::new().prefix(".hsa-vmm-record-").tempdir_in(parent);
+        let folder = folder.map_err(failed)?;
         let mut earlier = Self { file: file.to_owned(), folder, names: Vec::new() };
         for path in found {
             let Some(name) = path.file_name() else { continue };
             if let Err(error) = fs::rename(&path, earlier.folder.path().join(name)) {
                 earlier.restore();
-                return Err(error);
+                return Err(failed(error));
             }
             earlier.names.push(name.to_owned());
         }
@@ -267,6 +278,22 @@ fn find_recordings(file: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// Returns the process that a recording describes, if this process still has the file open.
+fn writing_process(recording: &Path) -> Option<u64> {
+    let mut line = String::new();
+    BufReader::new(fs::File::open(recording).ok()?).read_line(&mut line).ok()?;
+    let header: serde_json::Value = serde_json::from_str(&line).ok()?;
+    let process = header["pid"].as_u64()?;
+    let file = recording.canonicalize().ok()?;
+    let mut descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    let is_open = descriptors.any(|it| fs::read_link(it.path()).is_ok_and(|path| path == file));
+    is_open.then_some(process)
+}
+
+fn unreadable(file: &Path, cause: impl Into<anyhow::Error>) -> RecordError {
+    RecordError::Unreadable { path: file.display().to_string(), cause: cause.into() }
+}
+
 /// Fails if the disk of a file is full.
 fn check_space(file: &Path) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("/"));
@@ -279,10 +306,11 @@ fn print_call_counts(
     recordings: &[PathBuf],
     is_created: bool,
     file: &Path,
-) -> anyhow::Result<bool> {
+) -> Result<bool, RecordError> {
     let mut ends_early = false;
     for file in recordings {
-        let recording = hsa_trace::Recording::open(file)?;
+        let opened = hsa_trace::Recording::open(file);
+        let recording = opened.map_err(|cause| unreadable(file, cause))?;
         let count = recording.calls.len();
         let calls = if count == 1 { "call" } else { "calls" };
         note!("recorded {count} {calls} of {}: {}", recording.header.program, file.display());
@@ -297,7 +325,7 @@ fn print_call_counts(
         // The recorder creates the file when the runtime starts, and then writes the first line.
         let cause =
             io::Error::other("the recorder could not write its first line; is the disk full?");
-        return Err(RecordError::Output { path: file.display().to_string(), cause }.into());
+        return Err(RecordError::Output { path: file.display().to_string(), cause });
     }
     if recordings.is_empty() {
         note!("nothing was recorded: the program has not started AMD's runtime");

@@ -297,6 +297,9 @@ fn failures_of_record_have_own_status() {
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let other = file("other");
     fs::write(&other, "text").unwrap();
+    let removed = file("removed");
+    fs::create_dir(&removed).unwrap();
+    let [lost, empty] = [format!("{removed}/a"), file("empty")];
     for (arguments, status, word) in [
         (&["-o", &other, "--", "true"][..], 125, "not a recording"),
         (&["-o", "/nowhere/file", "--", "true"], 125, "cannot write /nowhere/file"),
@@ -304,6 +307,8 @@ fn failures_of_record_have_own_status() {
         (&["-o", &file("a"), "--", "/dev/null"], 126, "cannot start"),
         (&["-o", &file("a")], 2, "PROGRAM"),
         (&["-o", &file("a"), "--", "sh", "-c", "exit 5"], 5, "nothing was recorded"),
+        (&["-o", &lost, "--", "rm", "-r", &removed], 125, "cannot read"),
+        (&["-o", &empty, "--", "touch", &empty], 125, "error: cannot write"),
     ] {
         let output = run(&[&["record"], arguments].concat());
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
@@ -339,6 +344,19 @@ fn record_replaces_only_its_own_files() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(exist(), [true, false, false, true, true]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn recording_that_is_still_written_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a").display().to_string();
+    // The shell writes a recording, as the recorder does, and starts another `record` with the same file.
+    let script = r#"exec 3>"$1"; echo '{"format":"hsa-vmm-hsa-trace","version":1,"pid":'$$',"agents":[]}' >&3
+        "$0" record -o "$1" -- true; echo $?"#;
+    let output = run(&["record", "-o", &file, "--", "sh", "-c", script, HSA_VMM, &file]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "125\n"), "{output:?}");
+    assert!(stderr(&output).contains("still writes"), "{output:?}");
+    assert!(stderr(&output).contains("recorded 0 calls"), "{output:?}");
 }
 
 /// `record` blocks when it prints the number of calls, because the program has filled the pipe.

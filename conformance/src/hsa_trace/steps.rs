@@ -86,8 +86,8 @@ pub enum MemoryRef {
 pub enum AgentRef {
     /// The agent with this number among the agents of its kind.
     Numbered { kind: AgentKind, number: usize },
-    /// A recorded value that was no agent. The repeated call passes null instead: AMD's runtime reads memory at any
-    /// other value, and the author of a recording could choose the value.
+    /// A recorded value that was no agent, or an agent that is neither CPU nor GPU. The repeated call passes null
+    /// instead: AMD's runtime reads memory at any other value, and the author of a recording could choose the value.
     Invalid,
 }
 
@@ -203,6 +203,9 @@ impl<'a> Values<'a> {
     fn agent(&self, handle: u64) -> AgentRef {
         let Some(index) = self.header.agent(handle) else { return AgentRef::Invalid };
         let kind = self.header.agents[index].kind;
+        if kind == AgentKind::Other {
+            return AgentRef::Invalid;
+        }
         let before = &self.header.agents[..index];
         AgentRef::Numbered {
             kind,
@@ -211,11 +214,10 @@ impl<'a> Values<'a> {
     }
 
     fn pool(&self, handle: u64) -> PoolRef {
-        match self.header.pool(handle) {
-            Some((agent, number)) => {
-                PoolRef::Numbered { agent: self.agent(self.header.agents[agent].agent), number }
-            }
-            None => PoolRef::Invalid,
+        let Some((agent, number)) = self.header.pool(handle) else { return PoolRef::Invalid };
+        match self.agent(self.header.agents[agent].agent) {
+            AgentRef::Invalid => PoolRef::Invalid,
+            agent => PoolRef::Numbered { agent, number },
         }
     }
 

@@ -22,7 +22,7 @@ Mistakes:
                    (exports while mapped count as access of the CPU)
   owner-not-last   another GPU gets access after the GPU that owns the memory
                    (ROCm 7.14 rejects this, or corrupts the mapping)
-  range-cut        a range begins or ends inside a mapping
+  range-cut        a range begins or ends inside a mapping or a reservation
   leak             a handle, mapping or reservation is never released
   vmem-in-ipc      virtual memory in hsa_amd_ipc_memory_create
 

@@ -70,12 +70,11 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     replayer.unmap_remaining();
     // Do not stop AMD's runtime: if a call that diverged left a mapping, the runtime would crash.
     std::mem::forget(runtime);
-    let mut out = args.output.stream()?;
-    match args.format {
+    args.output.write(|out| match args.format {
         Format::Json => {
             out.keep_utf8();
-            serde_json::to_writer_pretty(&mut out, &counts)?;
-            writeln!(out)?;
+            serde_json::to_writer_pretty(&mut *out, &counts)?;
+            Ok(writeln!(out)?)
         }
         Format::Table => {
             let mut rows = table(&["results", "calls"]);
@@ -89,8 +88,9 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
             if let Some(first) = &counts.first {
                 writeln!(out, "\nfirst divergence: {first}")?;
             }
+            Ok(())
         }
-    }
+    })?;
     Ok(if counts.divergent <= args.tolerate { Exit::Success } else { Exit::Failure })
 }
 

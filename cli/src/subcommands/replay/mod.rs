@@ -32,7 +32,7 @@ pub struct Replay {
     /// Traces, sequences of `fuzz`, or a recording of `record`: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Exit with 0 if at most this number of operations diverge
+    /// Exit with 0 if at most this number of operations diverge (traces and recordings)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub tolerate: u64,
     /// Write the calls of a recording of `record` as a C program that needs no headers of ROCm
@@ -50,6 +50,11 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     args.output.check_writable()?;
     args.program.as_deref().map_or(Ok(()), output::check_writable)?;
     let file = || args.file.display();
+    // A pipe can be read only once, but the first line decides how the file is read.
+    if output::is_special(&args.file) {
+        let message = format!("{} is a pipe or a device; `replay` reads only files", file());
+        return Err(BadUsage(message).into());
+    }
     if hsa_trace::Recording::is_recording(&args.file) {
         return calls::run(args);
     }
@@ -75,6 +80,11 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
         let sequences: anyhow::Result<Vec<_>> = sequences.collect();
         let sequences =
             sequences.map_err(|cause| BadUsage::with_context(format!("in {}", file()), cause))?;
+        if args.tolerate > 0 {
+            bail!(BadUsage(
+                "--tolerate is for traces and recordings, not for sequences".to_owned()
+            ));
+        }
         return sequences::run(args, sequences);
     }
     let mut sequence_count = 0;
@@ -97,12 +107,11 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
             file()
         )));
     }
-    let mut out = args.output.stream()?;
-    match args.format {
+    args.output.write(|out| match args.format {
         Format::Json => {
             out.keep_utf8();
-            serde_json::to_writer_pretty(&mut out, &report)?;
-            writeln!(out)?;
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            Ok(writeln!(out)?)
         }
         Format::Table => {
             let mut counts = table(&["verdicts", "operations"]);
@@ -120,7 +129,8 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
             if let Some(first) = &report.first {
                 writeln!(out, "\nfirst divergence: {first}")?;
             }
+            Ok(())
         }
-    }
+    })?;
     Ok(if report.divergent <= args.tolerate { Exit::Success } else { Exit::Failure })
 }

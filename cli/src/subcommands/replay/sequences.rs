@@ -1,11 +1,11 @@
 //! Repeats failing sequences that `hsa-vmm fuzz` has saved.
 
 use super::Replay;
-use crate::Exit;
 use crate::arguments::Format;
 use crate::choice::{RuntimeChoice, note_dimmed};
 use crate::executor::Executor;
 use crate::interrupt::Interrupt;
+use crate::{BadUsage, Exit};
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const MAX_TRIES: u32 = 16;
 pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> {
     for sequence in &mut sequences {
         args.common.runtime.override_machine(sequence);
-        sequence.check()?;
+        sequence.check().map_err(|cause| BadUsage(cause.to_string()))?;
     }
     let mut executor = Executor::new(&args.common, TIME_LIMIT, Interrupt::default());
     // One try is enough for simulations, which are deterministic.
@@ -45,9 +45,8 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
             None => note_dimmed(&format!("runtime: {}", runtime)),
         }
     }
-    let mut out = args.output.stream()?;
     let operations: usize = sequences.iter().map(|sequence| sequence.operations.len()).sum();
-    match args.format {
+    args.output.write(|out| match args.format {
         Format::Json => {
             out.keep_utf8();
             let result = serde_json::json!({
@@ -61,8 +60,8 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
                     "recorded": sequences[*index].found,
                 })),
             });
-            serde_json::to_writer_pretty(&mut out, &result)?;
-            writeln!(out)?;
+            serde_json::to_writer_pretty(&mut *out, &result)?;
+            Ok(writeln!(out)?)
         }
         Format::Table => {
             let plural = |count| if count == 1 { "" } else { "s" };
@@ -101,8 +100,8 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
                     }
                 }
             }
+            Ok(())
         }
-    }
-    out.flush()?;
+    })?;
     Ok(if found.is_none() { Exit::Success } else { Exit::Failure })
 }
