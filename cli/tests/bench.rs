@@ -75,6 +75,9 @@ fn bench_prints_table_and_chart() {
     for text in ["get_access", "map", "nanoseconds", "live mappings", "10", "100"] {
         assert!(texts.contains(&text), "{text}: {texts:?}");
     }
+    assert!(texts.contains(&"time that Vmm adds to the raw call, by number of live mappings"));
+    let without_raw = bench(&[&options[..], &["--level", "vmm", "--format", "svg"]].concat());
+    assert!(text(&without_raw.stdout).contains("<title>time of a call of Vmm, by number"));
     // The axis of costs begins at 10 ns, so that only the axis of live mappings has the label `1`.
     assert_eq!(
         texts.iter().filter(|text| **text == "1").count(),
@@ -147,9 +150,13 @@ fn bench_rejects_invalid_arguments() {
         (&["--live", "0"], 2, "--live"),
         (&["--operation", "dance"], 2, "get_access"),
         (&["--no-workarounds=none"], 2, "unmap_keeps_memory"),
-        (&["--runtime", "sim", "--hip", "/nowhere"], 1, "emulate"),
-        (&["--runtime", "sim", "--no-workarounds"], 1, "--runtime nothing"),
-        (&["--runtime", "nothing", "--no-workarounds", "--level", "c"], 1, "level c"),
+        (&["--runtime", "sim", "--hip", "/nowhere"], 2, "emulate"),
+        (&["--runtime", "sim", "--no-workarounds"], 2, "--runtime nothing"),
+        (&["--runtime", "nothing", "--no-workarounds", "--level", "c"], 2, "level c"),
+        (&["--runtime", "nothing", "--sim", "gpus=4"], 2, "--sim"),
+        (&["--runtime", "nothing", "--hip", "/nowhere"], 2, "--hip"),
+        (&["--format", "svg", "--operation", "create,cycle"], 2, "only these operations: reserve,"),
+        (&["--format", "svg", "--level", "raw"], 2, "only level vmm"),
     ] {
         let output = bench(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}");

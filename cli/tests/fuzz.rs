@@ -7,6 +7,8 @@ mod run_command;
 use hsa_rocr::test;
 use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Output;
 
@@ -270,7 +272,8 @@ fn fuzz_rejects_invalid_arguments() {
         (&["fuzz", "--processes", "0"], 2, "--processes"),
         (&["fuzz", "--sequences", "0"], 2, "--sequences"),
         (&["fuzz", "--runtime", "/nowhere/libhsa-runtime64.so.1"], 3, "/nowhere"),
-        (&faults_twice, 1, "has faults, too"),
+        (&faults_twice, 2, "has faults, too"),
+        (&["fuzz", "--save", "/tmp/x", "-o", "/tmp/x"], 2, "write to the same file"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
@@ -287,12 +290,35 @@ fn fuzz_prints_sequence_that_cannot_be_saved() {
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         assert!(stderr(&output).contains(file), "{}", stderr(&output));
         for wrong in ["saved as", "reproduce:"] {
-            assert!(!stderr(&output).contains(wrong), "{}", stderr(&output));
+            assert!(!stdout(&output).contains(wrong), "{}", stdout(&output));
         }
-        stderr(&output).contains("\"operations\"")
+        stdout(&output).contains("\"operations\"")
     };
     assert!(prints_sequence("/dev/full"), "a full disk");
     assert!(!prints_sequence("/nowhere/found.jsonl"), "the path is checked before running");
+    let words = ["fuzz", "--sim", faults, "--save", "/dev/full", "--processes", "1"];
+    let output = run(&[&words[..], &["--format", "ktap"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stdout(&output).contains("\nnot ok 1 fuzz"), "{}", stdout(&output));
+    let output = run(&[&words[..], &["--format", "json"]].concat());
+    assert!(json(&output)["finding"]["file"].is_null(), "{output:?}");
+}
+
+#[test]
+fn fuzz_saves_to_a_path_that_is_not_utf8() {
+    let folder = tempfile::tempdir().unwrap();
+    let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
+    let words = ["fuzz", "--runtime", "sim", "--sim", faults, "--processes", "1"];
+    let mut command = command(&[&words[..], &["--format", "json", "--save"]].concat());
+    let name = OsStr::from_bytes(b"f\xff.jsonl");
+    let output = command.arg(name).current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let finding = &json(&output)["finding"];
+    assert_eq!(finding["file"], "f\u{fffd}.jsonl");
+    // A runtime in HSA_VMM_RUNTIME does not replace the machine of the sequence.
+    let command = finding["command"].as_str().unwrap();
+    assert!(command.contains("replay --runtime sim"), "{command}");
+    assert!(folder.path().join(name).exists());
 }
 
 #[test]
@@ -328,8 +354,13 @@ fn replay_rejects_traces_mixed_with_sequences() {
     std::fs::write(&path, r#"{"seed":7,"number":0,"machine":"gpus=none","operations":[]}"#)
         .unwrap();
     let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("gpus=none"), "{output:?}");
+    // `--tolerate` would have no effect.
+    std::fs::write(&path, sequence).unwrap();
+    let output = run(&["replay", "--runtime", "sim", "--tolerate", "1", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--tolerate"), "{output:?}");
 }
 
 #[test]

@@ -92,6 +92,18 @@ fn case_that_ends_the_run_twice_fails() {
 }
 
 #[test]
+fn resume_replaces_an_empty_file_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out");
+    let options = ["--resume", "--filter", "map.handle.zero", "-o", file.to_str().unwrap()];
+    for (text, status) in [("", 0), ("other\n", 2)] {
+        fs::write(folder.path().join("out.partial"), text).unwrap();
+        let output = conform(&options);
+        assert_eq!(output.status.code(), Some(status), "{text:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn run_resumes_twice_after_an_incomplete_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("out.json");

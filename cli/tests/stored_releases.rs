@@ -60,6 +60,10 @@ fn check_compares_a_stored_release() {
     assert!(!results.exists());
     std::os::unix::fs::symlink(base.root(), folder.path().join("7.2.4")).unwrap();
 
+    let output = run(&[&check[..], &["--filter", "nonsense"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("no case matches"), "{output:?}");
+
     let output = run(&[&check[..], &["--filter", "map.*"]].concat());
     assert!(output.status.success(), "{output:?}");
     let read = |name: &str| std::fs::read_to_string(results.join(name)).expect(name);

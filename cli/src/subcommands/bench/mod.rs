@@ -2,13 +2,13 @@
 
 mod plot;
 
-use crate::Exit;
 use crate::arguments::CommonOptions;
 use crate::choice::RuntimeChoice;
 use crate::output::Output;
 use crate::progress;
 use crate::screen::note;
 use crate::table::{Cell, TextTable, table};
+use crate::{BadUsage, Exit};
 use anyhow::bail;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
@@ -117,6 +117,9 @@ argument_value!(
 
 pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     args.output.check_writable()?;
+    if args.format == BenchFormat::Svg {
+        args.check_chart()?;
+    }
     let mut bench = args.open_runtime()?;
     let mut levels: Vec<Level> = args.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
@@ -203,6 +206,19 @@ impl Bench {
         }
     }
 
+    /// Checks that the chart can show some of the results.
+    fn check_chart(&self) -> anyhow::Result<()> {
+        let (_, operations) = self.selected_operations();
+        if !operations.iter().any(|operation| plot::OPERATIONS.contains(operation)) {
+            let names = plot::OPERATIONS.map(Operation::name).join(", ");
+            bail!(BadUsage(format!("--format svg shows only these operations: {names}")));
+        }
+        if !self.level.is_empty() && !self.level.iter().any(|level| level.0 == Level::Vmm) {
+            bail!(BadUsage("--format svg shows only level vmm".to_owned()));
+        }
+        Ok(())
+    }
+
     fn has_vmm_options(&self) -> bool {
         !self.no_workarounds.is_empty() || self.barrier || self.page_tables || self.no_execute
     }
@@ -213,9 +229,8 @@ impl Bench {
             return Ok(bench);
         }
         if self.level.iter().any(|level| level.0 == Level::C) {
-            bail!(
-                "--no-workarounds, --barrier, --page-tables and --no-execute do not support level c"
-            );
+            let options = "--no-workarounds, --barrier, --page-tables and --no-execute";
+            bail!(BadUsage(format!("{options} do not support level c")));
         }
         if !self.no_workarounds.is_empty() {
             return Ok(bench.without_workarounds(&self.no_workarounds)?);
@@ -232,25 +247,31 @@ impl Bench {
         if let RuntimeChoice::Library(path) = &self.common.runtime.choice
             && path.as_os_str() == "nothing"
         {
+            if self.common.runtime.sim.is_some() || self.hip.is_some() {
+                let message = "--runtime nothing does not support --sim, HSA_SIM and --hip";
+                bail!(BadUsage(message.to_owned()));
+            }
             let gpus = self.common.runtime.gpus.unwrap_or(1);
             let bench = BenchRuntime::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             note!("runtime: simulation whose virtual memory calls do nothing");
             return self.with_vmm_options(bench);
         }
         if !self.no_workarounds.is_empty() {
-            bail!(
+            bail!(BadUsage(
                 "--no-workarounds needs --runtime nothing: other runtimes would crash without \
                  workarounds"
-            );
+                    .to_owned()
+            ));
         }
         let runtime = self.common.runtime.open()?;
         let backend = match runtime.info().path.clone() {
             // SAFETY: the library is already loaded and started.
             Some(path) => Backend::Loaded(unsafe { LibraryFile::new(path) }),
             None if self.hip.is_some() => {
-                bail!(
+                bail!(BadUsage(
                     "HIP does not run on the simulation; use AMD's runtime: `hsa-vmm emulate -- hsa-vmm bench`"
-                );
+                        .to_owned()
+                ));
             }
             None => Backend::Simulated(self.common.runtime.config_text().unwrap_or_default()),
         };

@@ -58,8 +58,10 @@ impl PartialFile {
     ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
         let Some(path) = output.partial_path() else { return Ok(None) };
         let failed = |cause| output::record_failure(path.display(), &cause);
-        // A missing file is not an error, so that scripts can always pass --resume.
+        // A missing file is not an error, so that scripts can always pass --resume. The file is empty if the run ended
+        // before it wrote the first line.
         let existing = if resume { open_existing(&path).map_err(failed)? } else { None };
+        let existing = existing.filter(|file| file.metadata().map_or(true, |it| it.len() > 0));
         let is_resumed = existing.is_some();
         let (file, earlier) = match existing {
             Some(file) => {
@@ -185,7 +187,8 @@ fn read_results(
         Some(parsed)
     });
     let Some(Line::Selected(names)) = lines.next() else {
-        bail!("{} is not a file that `hsa-vmm conform --output` wrote", path.display());
+        let path = path.display();
+        bail!(BadUsage(format!("{path} is not a file that `hsa-vmm conform --output` wrote")));
     };
     if !names.iter().eq(cases.iter().map(|case| case.name)) {
         bail!(BadUsage(format!(

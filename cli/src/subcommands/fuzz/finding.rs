@@ -1,6 +1,7 @@
 //! Shrinks and saves a failing sequence.
 
 use super::arguments::Fuzz;
+use crate::choice::RuntimeChoice;
 use crate::executor::Executor;
 use crate::interrupt::Interrupt;
 use crate::program;
@@ -25,7 +26,8 @@ pub struct Finding {
     original_length: usize,
     repetitions: Repetitions,
     file: PathBuf,
-    is_saved: bool,
+    /// The reason why the sequences could not be saved.
+    save_error: Option<anyhow::Error>,
     command: String,
 }
 
@@ -88,37 +90,42 @@ impl Finding {
             original_length,
             repetitions,
             file,
-            is_saved: false,
+            save_error: None,
             command,
         };
-        finding.save(opened)?;
+        if let Some(last) = finding.sequences.last_mut() {
+            last.found = Some(finding.failure.to_string());
+        }
+        let written = finding.save(opened);
+        let cannot_write = || format!("cannot write {}", finding.file.display());
+        finding.save_error = written.with_context(cannot_write).err();
         Ok(finding)
     }
 
-    fn save(&mut self, file: io::Result<File>) -> anyhow::Result<()> {
-        if let Some(last) = self.sequences.last_mut() {
-            last.found = Some(self.failure.to_string());
-        }
-        let mut text = Vec::new();
-        for sequence in &self.sequences {
-            serde_json::to_writer(&mut text, sequence)?;
-            text.push(b'\n');
-        }
-        let is_opened = file.is_ok();
-        let written = file.and_then(|mut file| file.write_all(&text));
-        self.is_saved = written.is_ok();
-        if !self.is_saved && is_opened && self.file.is_file() {
+    fn save(&self, file: io::Result<File>) -> io::Result<()> {
+        let mut file = file?;
+        let written = file.write_all(self.lines().as_bytes());
+        if written.is_err() && self.file.is_file() {
             // Remove the incomplete file. The error of writing is reported, so ignore further errors.
             let _ = fs::remove_file(&self.file);
         }
-        written.with_context(|| {
-            // Print the sequence if it cannot be saved.
-            let text = String::from_utf8_lossy(&text);
-            format!("{self}\n{text}cannot write {}", self.file.display())
-        })
+        written
+    }
+
+    /// Returns the sequences as `replay` reads them.
+    fn lines(&self) -> String {
+        // Serializing fails only for maps whose keys are no text, which a sequence does not have.
+        let line = |sequence| serde_json::to_string(sequence).unwrap_or_default() + "\n";
+        self.sequences.iter().map(line).collect()
+    }
+
+    /// Returns the reason why the sequences could not be saved. `None` if they are saved.
+    pub fn into_save_error(self) -> Option<anyhow::Error> {
+        self.save_error
     }
 
     pub fn to_json(&self) -> serde_json::Value {
+        let is_saved = self.save_error.is_none();
         serde_json::json!({
             "kind": self.failure.kind,
             "words": self.failure.to_string(),
@@ -126,8 +133,8 @@ impl Finding {
             "seen": self.repetitions.failures,
             "tries": self.repetitions.tries,
             "sequences": self.sequences,
-            "file": self.file,
-            "command": self.command,
+            "file": is_saved.then(|| self.file.display().to_string()),
+            "command": is_saved.then_some(&self.command),
         })
     }
 }
@@ -266,6 +273,10 @@ fn shrink_all(
 fn replay_command(args: &Fuzz, generator: &Generator, file: &Path) -> String {
     let runtime = match &generator.runtime {
         SequenceRuntime::Loaded => args.common.runtime.arguments_to_repeat(),
+        // Without the option, a runtime in HSA_VMM_RUNTIME would replace the machine of the sequence.
+        _ if args.common.runtime.choice == RuntimeChoice::Simulation => {
+            ["--runtime", "sim"].map(str::to_owned).to_vec()
+        }
         _ => Vec::new(),
     };
     let words = ["replay".to_owned()].into_iter().chain(runtime);
@@ -298,7 +309,7 @@ impl fmt::Display for Finding {
         if now > SHOWN_OPERATIONS {
             writeln!(f, "  and {} more", now - SHOWN_OPERATIONS)?;
         }
-        if self.is_saved {
+        if self.save_error.is_none() {
             writeln!(f, "saved as {}", self.file.display())?;
         }
         match self.repetitions {
@@ -314,12 +325,13 @@ impl fmt::Display for Finding {
             )?,
             _ => {}
         }
-        if self.is_saved {
+        if self.save_error.is_none() {
             write!(f, "reproduce: {}", self.command)
         } else {
             write!(
                 f,
-                "The sequence could not be saved. To repeat it, save these lines for `hsa-vmm replay FILE`:"
+                "The sequence could not be saved. To repeat it, save these lines for `hsa-vmm replay FILE`:\n{}",
+                self.lines().trim_end()
             )
         }
     }

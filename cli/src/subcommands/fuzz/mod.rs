@@ -11,7 +11,7 @@ use crate::choice::{RuntimeChoice, SelectedRuntime, note_dimmed};
 use crate::executor::check_start;
 use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
-use crate::{Exit, output, planned_faults, program, provenance};
+use crate::{BadUsage, Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
 use arguments::Fuzz;
 use finding::Finding;
@@ -63,6 +63,7 @@ fn begin_ktap(
 
 /// Runs the sequences. Stores the KTAP document in `ktap` as soon as the document has begun.
 fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyhow::Result<Exit> {
+    output::check_different(&[("--save", args.save.as_deref()), ("--output", args.output.path())])?;
     args.save.as_deref().map_or(Ok(()), output::check_writable)?;
     if args.common.runtime.choice != RuntimeChoice::Simulation {
         check_start(&args.common, args.time_limit)?;
@@ -83,19 +84,20 @@ fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyho
             }
             runtime
         }
-        SelectedRuntime::Library(_) if args.faults => bail!(
+        SelectedRuntime::Library(_) if args.faults => bail!(BadUsage(
             "--faults is for the simulation only; for faults of the emulated driver use \
              `hsa-vmm emulate --fault PLAN -- hsa-vmm fuzz`"
-        ),
+                .to_owned()
+        )),
         SelectedRuntime::Library(_) => SequenceRuntime::Loaded,
     };
     if let SequenceRuntime::Simulated(text) = &runtime
         && args.faults
         && text.contains("faults=")
     {
-        bail!(
+        bail!(BadUsage(format!(
             "--faults generates the faults, but the simulation `{text}` has faults, too; remove one"
-        );
+        )));
     }
     args.output.check_writable()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
@@ -186,7 +188,11 @@ fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyho
         })?,
     }
     planned_faults::note_not_happened(&planned);
-    Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
+    match finding.map(Finding::into_save_error) {
+        None => Ok(Exit::Success),
+        Some(None) => Ok(Exit::Failure),
+        Some(Some(error)) => Err(error),
+    }
 }
 
 /// Returns the simulation's configuration. Returns `None` if sequences run on various simulations or on a library.

@@ -75,7 +75,9 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
     };
     let operations = args.until.unwrap_or(total);
     if operations > total {
-        bail!("--until {operations} is more than the {total} operations of the trace");
+        let message =
+            format!("--until {operations} is more than the {total} operations of the trace");
+        bail!(BadUsage(message));
     }
     let (name, vmm, performed, failure_note) = match recorded {
         Recorded::Trace(trace) => {
@@ -93,7 +95,8 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
         }
         Recorded::Sequence(mut sequence) => {
             args.common.runtime.override_machine(&mut sequence);
-            let runtime = match sequence.config()? {
+            let config = sequence.config().map_err(|cause| BadUsage(cause.to_string()))?;
+            let runtime = match config {
                 Some(config) => start_without_faults(config)?,
                 None => args.common.runtime.open()?,
             };

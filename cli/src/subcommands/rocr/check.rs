@@ -5,7 +5,7 @@ use crate::progress::Steps;
 use crate::redaction::without_names_of_this_user;
 use crate::screen::Screen;
 use crate::{BadUsage, Exit};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use hsa_rocr::{Emulation, FetchedRelease, Release, folder};
 use hsa_vmm::vmm::Quirks;
@@ -23,7 +23,7 @@ Example:
 
 docs/faq.md says how to send the results.
 Exit status: 0 nothing failed, 1 a case failed only with this release or a level
-of bringup failed, 3 the release is missing, or one of the two does not start.";
+of bringup failed, 2 invalid usage, 3 the release is missing, or one of the two does not start.";
 
 #[derive(Args, Debug)]
 #[command(after_help = ABOUT)]
@@ -87,11 +87,20 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
         let name = format!("conform-{}", fetched.release());
         let (json, log) = (format!("{name}.json"), format!("{name}.txt"));
         let status = run_to_files(&mut emulated(fetched)?, &conform_arguments, &json, &log)?;
-        if status.code() == Some(crate::NO_RUNTIME.into()) {
-            let message = fs::read_to_string(args.output.join(log)).unwrap_or_default();
-            drop(steps);
-            print(&format!("AMD's runtime {} does not start:\n{message}", fetched.release()))?;
-            return Ok(Exit::NoRuntime);
+        let failure = || fs::read_to_string(args.output.join(&log)).unwrap_or_default();
+        match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(crate::NO_RUNTIME) => {
+                drop(steps);
+                let release = fetched.release();
+                print(&format!("AMD's runtime {release} does not start:\n{}", failure()))?;
+                return Ok(Exit::NoRuntime);
+            }
+            Some(0 | crate::FAILED) => {}
+            code => {
+                let message = format!("`conform` has failed ({status}):\n{}", failure().trim_end());
+                let is_usage = code == Some(crate::BAD_USAGE);
+                return Err(if is_usage { BadUsage(message).into() } else { anyhow!(message) });
+            }
         }
         reports.push((fetched.release(), json.clone(), Report::read(args.output.join(json))?));
     }
