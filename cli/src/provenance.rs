@@ -41,7 +41,9 @@ pub struct Privacy {
     /// Remove folders, serial numbers, PCI addresses and captured output from the report
     ///
     /// Without this option, reports of `conform`, KTAP and the JSON of `bringup` replace only the names of the user and
-    /// of the home folder. Other results keep these names, so that commands can be copied and files can be opened.
+    /// of the home folder. The JSON of `fuzz` and `stress` replaces these names only in the description of the run, and
+    /// the table of `bringup` only in the path of the runtime. Other results keep these names, so that commands can be
+    /// copied and files can be opened.
     #[arg(long, help_heading = "Output")]
     redact: bool,
 }

@@ -158,7 +158,9 @@ impl Report {
             writeln!(out, "To find the first HSA call that fails: {}", self.bringup)?;
         }
         if self.interrupted {
-            writeln!(out, "interrupted; all resources were released and counted")?;
+            let released =
+                if self.has_passed() { "; all resources were released and counted" } else { "" };
+            writeln!(out, "interrupted{released}")?;
         }
         Ok(())
     }
