@@ -79,7 +79,13 @@ impl Context {
     }
 
     /// Checks both ends of each granule that a GPU can read. The GPU copies the bytes to the host.
-    fn check_ends(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> TestResult {
+    pub(crate) fn check_ends(
+        &self,
+        gpu: AgentId,
+        at: Address,
+        granules: usize,
+        value: u32,
+    ) -> TestResult {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
             let granted = self.vmm().get_access(gpu, offset_by(at, start)).unwrap_or(Access::None);
@@ -122,8 +128,24 @@ impl Context {
         Ok(())
     }
 
+    /// Checks through the CPU that a GPU's memory is filled with a value. If the CPU cannot access the memory of `gpu`,
+    /// this GPU checks both ends of every granule instead.
+    pub(crate) fn check_by_cpu_or(
+        &self,
+        gpu: AgentId,
+        at: Address,
+        granules: usize,
+        value: u32,
+    ) -> TestResult {
+        match self.cpu_can_access(gpu) {
+            true => self.check_filled(at, granules, value),
+            false => self.check_ends(gpu, at, granules, value),
+        }
+    }
+
     /// Checks through a GPU with read access that memory is filled with a value. The GPU copies each
-    /// granule to its own memory. The CPU checks the copy if it has access to that memory.
+    /// granule to its own memory. The CPU checks the copy if it can access that memory. Otherwise, the GPU checks the
+    /// copy.
     pub fn check_through_gpu(
         &self,
         gpu: AgentId,
@@ -139,14 +161,14 @@ impl Context {
             // Overwrite the previous copy, which has the expected value.
             self.fill(scratch, 1, !value)?;
             self.vmm().copy(gpu, scratch, self.granule_at(at, index), self.granule())?;
-            if self.cpu_can_access(gpu) {
-                self.check_filled(scratch, 1, value).map_err(|not_passed| match not_passed {
+            self.check_by_cpu_or(gpu, scratch, 1, value).map_err(
+                |not_passed| match not_passed {
                     NotPassed::Failed(why) => NotPassed::Failed(format!(
                         "{gpu} copies granule {index} incorrectly: {why}"
                     )),
                     skipped => skipped,
-                })?;
-            }
+                },
+            )?;
         }
         self.vmm().unmap(scratch, self.granule())?;
         self.vmm().release(memory)?;

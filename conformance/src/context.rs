@@ -152,6 +152,22 @@ impl Context {
             .map_err(NotPassed::Failed)
     }
 
+    /// Returns the reason for which an allocation has failed: skips the case if the GPU has less than `size` bytes of
+    /// available memory, and otherwise returns `failure`.
+    pub(crate) fn skip_if_too_small(
+        &self,
+        gpu: AgentId,
+        size: usize,
+        failure: NotPassed,
+    ) -> NotPassed {
+        match self.available_memory(gpu) {
+            Ok(available) if available < size => NotPassed::Skipped(format!(
+                "needs {size:#x} bytes of {gpu}'s memory; {available:#x} are available"
+            )),
+            _ => failure,
+        }
+    }
+
     /// Returns the CPU agent that performs this process's loads and stores.
     pub fn host(&self) -> AgentId {
         self.runtime.host().id()

@@ -1,5 +1,6 @@
-//! Calls with the arguments that HIP has and [`Vmm`] does not: `flags`, which must be 0, and sparse
-//! arrays, which are not supported. The C interface makes the same checks.
+//! Calls with the arguments that HIP has and [`Vmm`] does not: `flags`, which must be 0, as the C interface checks them.
+//! [`Vmm`] has no call for sparse arrays, so `map_array_async` only returns the errors. The C interface has a check of
+//! its own, which `capi/tests` tests.
 
 use hsa_vmm::error::{Argument, Feature, Operation, Problem, Value};
 use hsa_vmm::{Address, AllocationProperties, Error, ErrorKind, Handle, HandleType, Vmm};

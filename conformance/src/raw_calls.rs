@@ -5,7 +5,7 @@
 use core::ptr::without_provenance_mut;
 use hsa_vmm::error::Status;
 use hsa_vmm::hsa_sys::*;
-use hsa_vmm::{Address, Agent, Runtime};
+use hsa_vmm::{Address, Agent, Pool, Runtime};
 
 /// The runtime's functions.
 #[derive(Debug)]
@@ -72,6 +72,35 @@ pub(crate) fn available_memory(runtime: &Runtime, agent: &Agent) -> Result<usize
     });
     check_status(call, status)?;
     usize::try_from(bytes).map_err(|error| format!("{call} returned {bytes} bytes: {error}"))
+}
+
+/// Returns a GPU's location on the bus, with the number of its partition in the bits 28 to 31:
+/// `HSA_AMD_AGENT_INFO_BDFID`.
+pub(crate) fn bus_location(runtime: &Runtime, agent: &Agent) -> Result<u32, String> {
+    let mut location = 0_u32;
+    let get = runtime.table().core.hsa_agent_get_info;
+    let status = log_call("hsa_agent_get_info", || {
+        // SAFETY: the agent belongs to this runtime; `location` is writable, and as large as the attribute.
+        unsafe { get(agent.hsa_agent(), HSA_AMD_AGENT_INFO_BDFID, (&raw mut location).cast()) }
+    });
+    check_status("hsa_agent_get_info(HSA_AMD_AGENT_INFO_BDFID)", status).map(|()| location)
+}
+
+/// Returns whether and how an agent can access a pool: `HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS`.
+pub(crate) fn pool_access(
+    runtime: &Runtime,
+    agent: &Agent,
+    pool: &Pool,
+) -> Result<hsa_amd_memory_pool_access_t, String> {
+    let mut access = HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
+    let (attribute, name) =
+        (HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS, "hsa_amd_agent_memory_pool_get_info");
+    let get = require_function(runtime.table().core.hsa_amd_agent_memory_pool_get_info, name)?;
+    let status = log_call(name, || {
+        // SAFETY: the agent and the pool belong to this runtime; `access` is writable, and as large as the attribute.
+        unsafe { get(agent.hsa_agent(), pool.hsa_pool(), attribute, (&raw mut access).cast()) }
+    });
+    check_status(name, status).map(|()| access)
 }
 
 /// The maximum number of calls of `hsa_shut_down`: more than the number of calls of `hsa_init` in a process.

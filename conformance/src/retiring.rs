@@ -49,17 +49,24 @@ impl SignalFunctions {
 /// A retire queue that a case polls, and two completion signals with the value 1.
 #[derive(Debug)]
 pub(crate) struct RetireFixture {
-    /// `None` only during `drop`.
-    queue: Option<RetireQueue>,
-    functions: SignalFunctions,
-    signals: Vec<hsa_signal_t>,
+    /// Reads the signals, so it is dropped before them.
+    queue: RetireQueue,
+    store: hsa_signal_store_screlease_fn,
+    signals: Vec<Signal>,
+}
+
+/// A signal, which is destroyed on drop.
+#[derive(Debug)]
+struct Signal {
+    signal: hsa_signal_t,
+    destroy: hsa_signal_destroy_fn,
 }
 
 impl RetireFixture {
     pub fn new(context: &Context, capacity: usize) -> TestResult<Self> {
         let functions = SignalFunctions::of(context.runtime())?;
         let queue = RetireQueue::builder(capacity).without_thread().open(context.vmm())?;
-        let mut fixture = Self { queue: Some(queue), functions, signals: Vec::new() };
+        let mut fixture = Self { queue, store: functions.store, signals: Vec::new() };
         let missing = NotPassed::Skipped("the runtime has no signals".to_owned());
         let create = functions.create.ok_or(missing)?;
         for _ in 0..2 {
@@ -69,40 +76,36 @@ impl RetireFixture {
             if status != HSA_STATUS_SUCCESS {
                 return Err(NotPassed::Failed(format!("hsa_signal_create returned {status:#x}")));
             }
-            fixture.signals.push(signal);
+            fixture.signals.push(Signal { signal, destroy: functions.destroy });
         }
         Ok(fixture)
     }
 
-    fn queue(&self) -> TestResult<&RetireQueue> {
-        self.queue.as_ref().ok_or_else(|| NotPassed::Failed("the queue was dropped".to_owned()))
-    }
-
     fn conditions(&self, count: usize) -> Vec<(hsa_signal_t, SignalCondition)> {
-        self.signals.iter().take(count).map(|&it| (it, SignalCondition::AtMost(0))).collect()
+        self.signals.iter().take(count).map(|it| (it.signal, SignalCondition::AtMost(0))).collect()
     }
 
     /// Submits a range, which is unmapped after the first `count` signals have fired.
-    pub fn submit(&self, at: Address, size: usize, count: usize) -> TestResult<Result<(), Error>> {
+    pub fn submit(&self, at: Address, size: usize, count: usize) -> Result<(), Error> {
         // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the range.
-        Ok(unsafe { self.queue()?.submit_range(at, size, &self.conditions(count)) })
+        unsafe { self.queue.submit_range(at, size, &self.conditions(count)) }
     }
 
     /// Submits pages, which are unmapped after the first signal has fired.
     pub fn submit_pages(&self, buffer: &PagedBuffer, pages: Range<usize>) -> TestResult {
         // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the pages.
-        Ok(unsafe { buffer.retire(pages, self.queue()?, &self.conditions(1)) }?)
+        Ok(unsafe { buffer.retire(pages, &self.queue, &self.conditions(1)) }?)
     }
 
     pub fn poll(&self) -> TestResult<RetireReport> {
-        Ok(self.queue()?.poll()?)
+        Ok(self.queue.poll()?)
     }
 
     /// Sets a signal to 0.
     pub fn fire(&self, index: usize) {
-        if let (Some(store), Some(&signal)) = (self.functions.store, self.signals.get(index)) {
+        if let (Some(store), Some(signal)) = (self.store, self.signals.get(index)) {
             // SAFETY: the signal exists until this value is dropped.
-            unsafe { store(signal, 0) };
+            unsafe { store(signal.signal, 0) };
         }
     }
 }
@@ -111,12 +114,14 @@ impl Drop for RetireFixture {
     fn drop(&mut self) {
         // Fire the signals, so that the queue does not wait for its time limit after a failure.
         (0..self.signals.len()).for_each(|index| self.fire(index));
-        self.queue = None;
-        for &signal in &self.signals {
-            if let Some(destroy) = self.functions.destroy {
-                // SAFETY: the queue, which alone read the signal, was dropped above.
-                unsafe { destroy(signal) };
-            }
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy {
+            // SAFETY: the queue, which alone read the signal, was dropped before.
+            unsafe { destroy(self.signal) };
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Access of every GPU, and of every pair of an owner and a peer.
 
+use super::kernel_state::expect_cpu_permissions;
 use super::sharing::{FD, export};
 use crate::Context;
 use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
@@ -12,7 +13,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_gpu.uses_its_own",
         "HIP: hipMemSetAccess; hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "each GPU fills and copies its own memory; a CPU with access reads the same contents",
+        "each GPU fills and copies its own memory; the CPU, or without CPU access the GPU, reads the same contents",
         each_gpu_uses_its_memory,
     ),
     Case::new(
@@ -108,16 +109,11 @@ fn for_each_pair(
     Ok(())
 }
 
-/// Checks the contents with the CPU. Does nothing if the CPU cannot access the owner's memory.
-fn check_by_cpu(context: &Context, owner: AgentId, at: Address, value: u32) -> TestResult {
-    if context.cpu_can_access(owner) { context.check_filled(at, 1, value) } else { Ok(()) }
-}
-
 fn each_gpu_uses_its_memory(context: &Context) -> TestResult {
     for (index, &gpu) in context.gpus().iter().enumerate() {
         let value = 0xe100 + index as u32;
         let at = map_filled(context, gpu, value)?;
-        check_by_cpu(context, gpu, at, value)?;
+        context.check_by_cpu_or(gpu, at, 1, value)?;
         context.check_through_gpu(gpu, at, 1, value)?;
     }
     Ok(())
@@ -151,13 +147,16 @@ fn cpu_access_is_enforced(context: &Context) -> TestResult {
         let (vmm, host) = (context.vmm(), [context.host()]);
         vmm.write(at, &[0x5e; 64])?;
         context.set_access(at, 1, &host, Access::Read)?;
+        expect_cpu_permissions(context, at, 1, Access::Read)?;
         let mut found = [0; 64];
         vmm.read(at, &mut found)?;
         ensure_bytes!(found, [0x5e; 64], "memory of {owner}");
         context.expect_invalid_argument(Argument::Address, || vmm.write(at, &[1]))?;
         context.set_access(at, 1, &host, Access::None)?;
+        expect_cpu_permissions(context, at, 1, Access::None)?;
         context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 4]))?;
         context.set_access(at, 1, &host, Access::ReadWrite)?;
+        expect_cpu_permissions(context, at, 1, Access::ReadWrite)?;
         context.fill(at, 1, 0xe201)?;
         context.check_filled(at, 1, 0xe201)?;
     }
@@ -178,7 +177,7 @@ fn peer_writes(context: &Context) -> TestResult {
         context.set_access(at, 1, &[other], Access::ReadWrite)?;
         let source = map_filled(context, other, 0xe400)?;
         context.vmm().copy(other, at, source, context.granule())?;
-        check_by_cpu(context, owner, at, 0xe400)?;
+        context.check_by_cpu_or(owner, at, 1, 0xe400)?;
         context.check_through_gpu(owner, at, 1, 0xe400)
     })
 }
@@ -192,8 +191,8 @@ fn peer_without_access_cannot_copy(context: &Context) -> TestResult {
         context.expect_invalid_argument(Argument::Destination, || {
             vmm.copy(other, at, peer_memory, size)
         })?;
-        check_by_cpu(context, owner, at, 0xe000)?;
-        check_by_cpu(context, other, peer_memory, 0xe500)
+        context.check_by_cpu_or(owner, at, 1, 0xe000)?;
+        context.check_by_cpu_or(other, peer_memory, 1, 0xe500)
     })
 }
 
@@ -205,9 +204,9 @@ fn peer_with_read_access_cannot_write(context: &Context) -> TestResult {
         context.expect_invalid_argument(Argument::Destination, || {
             vmm.copy(other, at, peer_memory, size)
         })?;
-        check_by_cpu(context, owner, at, 0xe000)?;
+        context.check_by_cpu_or(owner, at, 1, 0xe000)?;
         vmm.copy(other, peer_memory, at, size)?;
-        check_by_cpu(context, other, peer_memory, 0xe000)
+        context.check_by_cpu_or(other, peer_memory, 1, 0xe000)
     })
 }
 
@@ -221,7 +220,7 @@ fn revoking_peer_keeps_others(context: &Context) -> TestResult {
         ensure_eq!(vmm.get_access(owner, at)?, Access::ReadWrite, "the owner's access");
         let peer_memory = map_filled(context, other, 0xe700)?;
         context.expect_error(HipError::InvalidValue, || vmm.copy(other, peer_memory, at, size))?;
-        check_by_cpu(context, owner, at, 0xe000)?;
+        context.check_by_cpu_or(owner, at, 1, 0xe000)?;
         context.check_through_gpu(owner, at, 1, 0xe000)
     })
 }

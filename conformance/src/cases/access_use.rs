@@ -320,8 +320,11 @@ fn grants_memory_of_several_gpus(context: &Context) -> TestResult {
     }
     context.set_access(at, 2, &[owner, other], Access::ReadWrite)?;
     context.fill(at, 1, 0x4d4d_4d4d)?;
+    let second = context.granule_at(at, 1);
     for gpu in [owner, other] {
-        context.vmm().copy(gpu, context.granule_at(at, 1), at, context.granule())?;
+        context.fill(second, 1, 0x4e4e_4e4e)?;
+        context.vmm().copy(gpu, second, at, context.granule())?;
+        [owner, other].iter().try_for_each(|&gpu| context.check_ends(gpu, at, 2, 0x4d4d_4d4d))?;
     }
     if context.cpu_can_access(owner) && context.cpu_can_access(other) {
         context.set_access(at, 2, &[context.host()], Access::Read)?;

@@ -57,7 +57,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.munmap.gives_back",
         "AML: aml_area_hip_munmap",
-        "unmapped memory can be allocated again, any number of times",
+        "memory can be allocated and unmapped again and again; Vmm::usage counts nothing afterwards",
         munmap_frees_memory,
     ),
     Case::new(

@@ -78,7 +78,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.enforced.every_offset",
         "HIP: hipMemMap",
-        "two GPUs and the CPU see each part of a handle at the addresses where it is mapped",
+        "the first GPU, and a second GPU and the CPU if they have access, see each part of a handle where it is mapped",
         maps_every_offset,
     ),
 ];

@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.codes.map_array",
         "HIP: hipMemMapArrayAsync",
-        "sparse arrays return 801, and an empty list returns 1",
+        "the error for sparse arrays has the code 801, and the error for an empty list has the code 1",
         returns_map_array_codes,
     ),
     Case::of_runtime(
@@ -329,6 +329,8 @@ fn returns_export_and_import_codes(context: &Context) -> TestResult {
         ] {
             ensure_eq!(found.map_err(code), Err(1), "exporting {description} in {profile}");
         }
+        let not_memory = vmm.import_from_shareable_handle(&file, kind);
+        ensure_eq!(not_memory.map_err(code), Err(1), "importing a device in {profile}");
         let win32 = vmm.import_from_shareable_handle(&file, HandleType::WIN32);
         ensure_eq!(win32.map_err(code), Err(801), "importing a Windows handle in {profile}");
     }

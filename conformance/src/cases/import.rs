@@ -99,7 +99,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.again_and_again.leaves_nothing",
         "invariant 13 (src/vmm/ledger/check.rs)",
-        "repeated export, import and map leak nothing",
+        "repeated export, import and map leave no handle, as Vmm::usage counts",
         repeats_without_leak,
     ),
 ];
@@ -221,6 +221,7 @@ fn grants_peer(context: &Context) -> TestResult {
     let mut agents = context.default_agents();
     agents.insert(0, other);
     context.set_access(imported_at, 2, &agents, Access::ReadWrite)?;
+    context.fill(context.granule_at(imported_at, 1), 1, 0xaeae_aeae)?;
     context.vmm().copy(
         other,
         context.granule_at(imported_at, 1),
@@ -236,6 +237,7 @@ fn grants_peer_after_owner(context: &Context) -> TestResult {
     let imported = import(context, &export(context, handle)?)?;
     let imported_at = map_for_default_agents(context, imported, 2)?;
     context.set_access(imported_at, 2, &[other], Access::ReadWrite)?;
+    context.fill(context.granule_at(imported_at, 1), 1, 0xb8b8_b8b8)?;
     context.vmm().copy(
         other,
         context.granule_at(imported_at, 1),

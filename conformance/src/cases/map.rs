@@ -260,9 +260,9 @@ fn maps_memory_of_all_gpus(context: &Context) -> TestResult {
         context.fill(granule, 1, 0x1515_1500 + index as u32)?;
     }
     for (index, &gpu) in context.gpus().iter().enumerate() {
-        if context.cpu_can_access(gpu) {
-            context.check_contents(context.granule_at(at, index), 1, 0x1515_1500 + index as u32)?;
-        }
+        let (granule, value) = (context.granule_at(at, index), 0x1515_1500 + index as u32);
+        context.check_by_cpu_or(gpu, granule, 1, value)?;
+        context.check_ends(gpu, granule, 1, value)?;
     }
     Ok(())
 }
@@ -273,8 +273,12 @@ fn grants_peer_only(context: &Context) -> TestResult {
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
     context.set_access(at, 2, &[other], Access::ReadWrite)?;
-    // Copy with the peer's copy engine.
-    context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
+    // Write and copy with the peer's copy engine.
+    let (size, second) = (context.granule(), context.granule_at(at, 1));
+    context.vmm().copy_from_host(other, at, &vec![0x16; size])?;
+    context.vmm().copy_from_host(other, second, &vec![0x17; size])?;
+    context.vmm().copy(other, second, at, size)?;
+    context.check_ends(other, at, 2, 0x1616_1616)?;
     ensure_eq!(context.vmm().get_access(other, at)?, Access::ReadWrite, "access of the peer");
     let owner = context.vmm().get_access(context.gpu(), at)?;
     ensure_eq!(owner, Access::None, "access of the owner");

@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "pool.handles.not_on_cpus",
         "HSA: hsa_amd_vmem_handle_create, which accepts pools of CPUs since ROCm 10",
-        "no pool of a CPU is available for handles",
+        "no CPU has a pool for handles that is located on a GPU",
         cpus_have_no_pool,
     ),
     Case::of_runtime(
@@ -46,13 +46,7 @@ pub(super) const CASES: &[Case] = &[
 
 fn every_gpu_has_pool(runtime: &Runtime) -> TestResult {
     for gpu in runtime.gpus() {
-        let Some(pool) = gpu.vmem_pool() else {
-            ensure!(false, "{} has no pool for handles", gpu.name());
-            continue;
-        };
-        ensure!(pool.segment == Segment::Global, "the pool is not in the global segment");
-        ensure!(pool.on_gpu, "the pool is not on the GPU");
-        ensure!(pool.allocatable, "the pool cannot be allocated from");
+        ensure!(gpu.vmem_pool().is_some(), "{} has no pool for handles", gpu.name());
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.range.one_handle",
         "CUDA: cuMemGetHandleForAddressRange",
-        "adjacent mappings are one segment if and only if they map consecutive parts of one handle",
+        "adjacent mappings are one segment only if they map consecutive parts of one handle, for which mappings need an offset",
         joins_consecutive_parts,
     ),
     Case::new(

@@ -1,5 +1,6 @@
 //! `hipMemAddressReserve` and `hipMemAddressFree`.
 
+use super::kernel_state::expect_cpu_permissions;
 use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::context::offset_by;
 use crate::hip_calls::HipCalls as _;
@@ -102,7 +103,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.free.again_and_again",
         "HIP: hipMemAddressFree",
-        "repeated reserving and freeing leaks nothing",
+        "repeated reserving and freeing leaves no reservation, as Vmm::usage counts",
         repeats_without_leak,
     ),
     Case::new(
@@ -285,8 +286,11 @@ fn unmapped_reservation_has_no_access(context: &Context) -> TestResult {
     let vmm = context.vmm();
     context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 8]))?;
     context.expect_invalid_argument(Argument::Address, || vmm.write(at, &[0; 8]))?;
-    context.expect_invalid_argument(Argument::Address, || vmm.get_access(context.gpu(), at))?;
-    context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, 64))
+    for agent in context.runtime().agents() {
+        context.expect_invalid_argument(Argument::Address, || vmm.get_access(agent.id(), at))?;
+    }
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, 64))?;
+    expect_cpu_permissions(context, at, 2, Access::None)
 }
 
 fn repeats_without_leak(context: &Context) -> TestResult {

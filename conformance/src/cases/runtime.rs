@@ -1,11 +1,13 @@
 //! The runtime's description of itself and its agents.
 
+use super::kernel_state::{ALLOCATION_SIZE, expect_addresses_freed, expect_memory_returned};
 use crate::case::{Case, TestResult, ensure, ensure_eq};
-use crate::{Context, NotPassed};
+use crate::{Context, NotPassed, raw_calls};
 use hsa_vmm::ErrorKind;
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::error::{Feature, Problem};
-use hsa_vmm::{AgentId, Error, Runtime, Vmm};
+use hsa_vmm::hsa_sys::HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
+use hsa_vmm::{Address, AgentId, AllocationProperties, Error, Runtime, Vmm};
 use std::collections::HashSet;
 
 pub(super) const CASES: &[Case] = &[
@@ -30,13 +32,13 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.functions.listed",
         "HSA: hsa_ext_amd.h",
-        "the list of optional functions contains no name twice, and each name begins with `hsa_`",
+        "the library's list of optional functions contains no name twice, and each name begins with `hsa_`",
         lists_functions_once,
     ),
     Case::of_runtime(
         "runtime.agents.have_a_cpu",
         "HSA: hsa_iterate_agents",
-        "there is a CPU agent; the host is one of the CPUs",
+        "there is a CPU agent, which is the host",
         runtime_has_cpu_agent,
     ),
     Case::of_runtime(
@@ -48,7 +50,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.agents.are_distinct",
         "HSA: hsa_agent_t",
-        "agents have distinct identifiers, which survive conversion to numbers",
+        "the runtime's agents are distinct, and so are the library's identifiers, which survive conversion to numbers",
         agents_are_distinct,
     ),
     Case::of_runtime(
@@ -66,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.gpus.on_the_bus",
         "HSA: HSA_AMD_AGENT_INFO_BDFID, HSA_AMD_AGENT_INFO_DOMAIN",
-        "no two GPUs have the same PCI address",
+        "no two GPUs have the same PCI address and partition",
         pci_addresses_differ,
     ),
     Case::new(
@@ -78,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "runtime.vmm.gives_back_at_its_end",
         "experience: ROCm 6.4.3 crashed when it was stopped with live mappings; reference 6.2 #64",
-        "a dropped Vmm releases all mappings, and the next Vmm works",
+        "a dropped Vmm releases its memory and frees its addresses, and another Vmm works",
         dropped_vmm_releases_all,
     ),
     Case::new(
@@ -133,7 +135,6 @@ fn lists_functions_once(runtime: &Runtime) -> TestResult {
 
 fn runtime_has_cpu_agent(runtime: &Runtime) -> TestResult {
     ensure_eq!(runtime.host().kind(), AgentKind::Cpu, "kind of the host");
-    ensure!(runtime.agent(runtime.host().id()).is_some(), "the host is not listed");
     Ok(())
 }
 
@@ -150,6 +151,8 @@ fn agents_are_distinct(runtime: &Runtime) -> TestResult {
     let agents = runtime.agents();
     let ids: HashSet<_> = agents.iter().map(|agent| agent.id()).collect();
     ensure_eq!(ids.len(), agents.len(), "different identifiers");
+    let handles: HashSet<_> = agents.iter().map(|agent| agent.hsa_agent().handle).collect();
+    ensure_eq!(handles.len(), agents.len(), "different handles of agents");
     for id in ids {
         ensure_eq!(AgentId::from_bits(id.to_bits()), id, "identifier as a number and back");
         ensure!(runtime.agent(id).is_some(), "{id} is not found");
@@ -168,7 +171,11 @@ fn invented_agent_is_not_found(runtime: &Runtime) -> TestResult {
 
 fn agents_access_own_memory(runtime: &Runtime) -> TestResult {
     for agent in runtime.agents() {
-        ensure!(agent.can_access(agent.id()), "{} cannot access its own memory", agent.name());
+        for pool in &agent.pools {
+            let access = raw_calls::pool_access(runtime, agent, pool).map_err(NotPassed::Failed)?;
+            let is_accessible = access != HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
+            ensure!(is_accessible, "{} cannot access its own memory", agent.name());
+        }
         for peer in &agent.peers {
             let is_agent = runtime.agent(peer.agent).is_some();
             ensure!(is_agent, "{} has a peer that is not an agent: {}", agent.name(), peer.agent);
@@ -179,8 +186,12 @@ fn agents_access_own_memory(runtime: &Runtime) -> TestResult {
 
 fn pci_addresses_differ(runtime: &Runtime) -> TestResult {
     let mut addresses = HashSet::new();
-    for address in runtime.gpus().filter_map(|gpu| gpu.pci) {
-        ensure!(addresses.insert(address), "two GPUs have the PCI address {address}");
+    for gpu in runtime.gpus() {
+        let Some(address) = gpu.pci else { continue };
+        // The partitions of a device have one address. The number of a partition is in the bits 28 to 31.
+        let partition = raw_calls::bus_location(runtime, gpu).map_err(NotPassed::Failed)? >> 28;
+        let is_new = addresses.insert((address, partition));
+        ensure!(is_new, "two GPUs have the PCI address {address} (partition {partition})");
     }
     Ok(())
 }
@@ -198,11 +209,23 @@ fn vmms_are_independent(context: &Context) -> TestResult {
 fn dropped_vmm_releases_all(context: &Context) -> TestResult {
     let granule = context.granule();
     for _ in 0..3 {
-        let other = context.open_vmm(context.profile())?;
-        let at = other.address_reserve(2 * granule, 0, None)?;
-        let properties = hsa_vmm::AllocationProperties::on(context.gpu());
-        let handle = other.create(granule, &properties)?;
-        other.map(at, granule, 0, handle)?;
+        drop_vmm_in_use(context, 2 * granule, granule)?;
     }
-    context.map_filled(1, 0x1234_5678).map(|_| ())
+    context.map_filled(1, 0x1234_5678)?;
+    let reserved = granule << 10;
+    expect_addresses_freed(reserved, || drop_vmm_in_use(context, reserved, granule))?;
+    let size = ALLOCATION_SIZE.next_multiple_of(granule);
+    expect_memory_returned(context, context.gpu(), size, || {
+        drop_vmm_in_use(context, size, size).map(drop)
+    })
+}
+
+/// Opens a `Vmm`, reserves addresses, maps `size` bytes of memory at their beginning, and drops the `Vmm`. Returns the
+/// address of the reservation.
+fn drop_vmm_in_use(context: &Context, reserved: usize, size: usize) -> TestResult<Address> {
+    let vmm = context.open_vmm(context.profile())?;
+    let at = vmm.address_reserve(reserved, 0, None)?;
+    let handle = vmm.create(size, &AllocationProperties::on(context.gpu()))?;
+    vmm.map(at, size, 0, handle)?;
+    Ok(at)
 }

@@ -1,5 +1,6 @@
 //! `hipMemUnmap`.
 
+use super::kernel_state::expect_cpu_permissions;
 use crate::Context;
 use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::context::offset_by;
@@ -11,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.run.one_mapping",
         "HIP: hipMemUnmap",
-        "after unmap the range has no mapping and stays reserved",
+        "after unmap the range has no mapping and stays reserved, and the kernel permits the CPU no access",
         unmaps_one_mapping,
     ),
     Case::new(
@@ -53,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.again_and_again.leaves_nothing",
         "invariant 13 (src/vmm/ledger/check.rs)",
-        "repeated mapping and unmapping leaks nothing",
+        "repeated mapping and unmapping leaves no handle and no mapping, as Vmm::usage counts",
         repeats_without_leak,
     ),
     Case::new(
@@ -143,7 +144,8 @@ fn unmaps_one_mapping(context: &Context) -> TestResult {
     let usage = context.vmm().usage();
     ensure_eq!((usage.reservations, usage.mappings), (1, 0), "reservations and mappings");
     context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
-    context.expect_invalid_argument(Argument::Address, || context.vmm().fill(at, 0, size))
+    context.expect_invalid_argument(Argument::Address, || context.vmm().fill(at, 0, size))?;
+    expect_cpu_permissions(context, at, 2, Access::None)
 }
 
 /// Creates `count` adjacent mappings of one granule. Fills each mapping with a value that contains its index.

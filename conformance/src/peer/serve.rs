@@ -33,12 +33,17 @@ pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAW
 
 impl From<Error> for Reply {
     fn from(error: Error) -> Self {
-        match error.kind() {
-            ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_) => {
-                Self::NotShared(error.to_string())
-            }
-            _ => Self::Failed(error.to_string()),
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Returns the reply to an export that failed.
+fn not_exported(error: Error) -> Reply {
+    match error.kind() {
+        ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_) => {
+            Reply::NotShared(error.to_string())
         }
+        _ => error.into(),
     }
 }
 
@@ -54,7 +59,8 @@ fn execute(
             let gpu = runtime.gpus().next().ok_or_else(no_gpu)?.id();
             let allocated = PoolMemory::allocate(runtime, gpu, size)?;
             allocated.write(0, text.as_bytes())?;
-            let handle = Ipc::on(runtime, gpu)?.get_mem_handle(allocated.address())?;
+            let export = || Ipc::on(runtime, gpu)?.get_mem_handle(allocated.address());
+            let handle = export().map_err(not_exported)?;
             *memory = Some(allocated);
             Ok(Reply::Exported(handle.to_bytes().to_vec()))
         }
