@@ -150,6 +150,37 @@ fn hang_at_the_start_names_the_call() {
 }
 
 #[test]
+fn hang_at_the_end_of_the_time_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let hang = "gpus=1,vram=1g,faults=hsa_amd_vmem_map#5=hang";
+    let options = ["--processes", "1", "--seed", "7", "--time", "1s", "--time-limit", "2s"];
+    let options = [&options[..], &["--shrink", "0s"]].concat();
+    let (report, output) = fuzz(folder.path(), &[&["--sim", hang], &options[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(report["finding"]["kind"], "hang", "{report:#}");
+}
+
+#[test]
+fn fuzz_passes_without_peer_access_or_large_bar() {
+    let folder = tempfile::tempdir().unwrap();
+    for machine in ["gpus=2,peer-access=off", "gpus=2,large-bar=off"] {
+        let options = ["--processes", "1", "--seed", "1", "--sequences", "20"];
+        let (report, output) = fuzz(folder.path(), &[&["--sim", machine], &options[..]].concat());
+        assert_eq!(output.status.code(), Some(0), "{machine}: {report:#}");
+    }
+}
+
+#[test]
+fn contents_are_compared_without_large_bar() {
+    let folder = tempfile::tempdir().unwrap();
+    let garbled = "gpus=2,large-bar=off,faults=hsa_amd_memory_async_copy=garbled";
+    let options = ["--processes", "1", "--seed", "1", "--sequences", "200", "--shrink", "0s"];
+    let (report, output) = fuzz(folder.path(), &[&["--sim", garbled], &options[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{report:#}");
+    assert_eq!(report["finding"]["kind"], "difference", "{report:#}");
+}
+
+#[test]
 fn runtime_that_hangs_at_its_start_is_reported() {
     let name = "runtime_that_hangs_at_its_start_is_reported";
     for fetched in test::fetch_selected_releases(name) {

@@ -26,6 +26,9 @@ pub(super) fn generate(choices: &mut Choices) -> String {
     if choices.percent(50) {
         settings.push("dmabuf-cpu-mapping=off".to_owned());
     }
+    if choices.percent(20) {
+        settings.push("peer-access=off".to_owned());
+    }
     settings.join(",")
 }
 

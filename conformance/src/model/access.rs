@@ -1,7 +1,7 @@
 //! Setting, querying and revoking access.
 
 use super::verdict::{ADDRESS, AGENT, DESCRIPTORS, RANGE, Reason, Rejection, Rules, Verdict};
-use super::{Mapping, Model};
+use super::{AgentProperties, Mapping, Model};
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, AgentId};
 
@@ -26,11 +26,9 @@ impl Model {
             .reject_if(AGENT, descriptors.iter().any(is_unknown));
         for mapping in self.mappings.iter().filter(|it| starts.contains(&it.start)) {
             for &(agent, access) in &changes {
-                let reason =
-                    if self.machine.agents[agent].is_cpu { Reason::NotSupported } else { AGENT };
-                let is_inaccessible =
-                    access != Access::None && !self.can_be_granted(agent, mapping);
-                rules = rules.reject_if(reason, is_inaccessible);
+                let reason = self.reason_against_grant(agent, mapping);
+                let reason = reason.filter(|_| access != Access::None);
+                rules = reason.into_iter().fold(rules, |rules, it| rules.reject_if(it, true));
             }
             let offset_is_unsupported = mapping.offset != 0 && !self.machine.maps_dmabufs;
             let mut after = mapping.clone();
@@ -108,19 +106,23 @@ impl Model {
             .collect()
     }
 
-    /// Returns whether an agent can be granted access to a mapping. If the owner of the memory is unknown, returns
-    /// `true` for a CPU only if the CPU can access the memory of all GPUs.
-    fn can_be_granted(&self, agent: usize, mapping: &Mapping) -> bool {
-        let can_access = &self.machine.agents[agent].can_access;
-        let state = self.handles.iter().find(|state| state.handle == mapping.handle);
-        match state.map(|state| state.properties.location) {
-            Some(Location::Agent(owner)) => {
-                self.machine.agent(owner).is_none_or(|owner| can_access[owner])
-            }
-            _ if self.machine.agents[agent].is_cpu => {
-                self.machine.gpus().all(|gpu| can_access[gpu])
-            }
-            _ => true,
-        }
+    /// Returns the reason for which an agent cannot be granted access to a mapping. For imported memory, if the owner is
+    /// unknown or not all GPUs can access its memory, the runtime decides about GPUs, and a CPU must be able to access
+    /// the memory of all GPUs.
+    fn reason_against_grant(&self, agent: usize, mapping: &Mapping) -> Option<Reason> {
+        let AgentProperties { can_access, is_cpu, .. } = &self.machine.agents[agent];
+        let state = self.handles.iter().find(|state| state.handle == mapping.handle)?;
+        let owner = self.machine.agent(state.memory.owner)?;
+        let gpus = || self.machine.gpus();
+        let is_decided_by_runtime = state.is_imported
+            && (state.properties.location == Location::Unknown
+                || !gpus().all(|gpu| self.machine.agents[gpu].can_access[owner]));
+        let (reason, is_accessible) = match (is_cpu, is_decided_by_runtime) {
+            (true, true) => (Reason::NotSupported, gpus().all(|gpu| can_access[gpu])),
+            (true, false) => (Reason::NotSupported, can_access[owner]),
+            (false, true) => (Reason::Runtime, can_access[owner]),
+            (false, false) => (AGENT, can_access[owner]),
+        };
+        (!is_accessible).then_some(reason)
     }
 }

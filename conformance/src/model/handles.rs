@@ -21,6 +21,8 @@ pub struct HandleState {
     pub properties: AllocationProperties,
     /// The memory, which imports share.
     pub memory: Memory,
+    /// Whether the memory was imported.
+    pub is_imported: bool,
 }
 
 /// Physical memory, shared by handles and descriptors.
@@ -80,7 +82,7 @@ impl Model {
             return Err("memory was created without a location".to_owned());
         };
         let contents = Rc::new(RefCell::new(Contents::unknown(size)));
-        self.record_handle(handle, *properties, Memory { size, owner, contents })
+        self.record_handle(handle, *properties, Memory { size, owner, contents }, false)
     }
 
     fn record_handle(
@@ -88,11 +90,12 @@ impl Model {
         handle: Handle,
         properties: AllocationProperties,
         memory: Memory,
+        is_imported: bool,
     ) -> Result<(), String> {
         if self.handles.iter().any(|state| state.handle == handle) {
             return Err(format!("{handle:?} is in use already"));
         }
-        self.handles.push(HandleState { handle, references: 1, properties, memory });
+        self.handles.push(HandleState { handle, references: 1, properties, memory, is_imported });
         Ok(())
     }
 
@@ -175,7 +178,7 @@ impl Model {
         }
         let properties =
             AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
-        self.record_handle(handle, properties, memory.clone())
+        self.record_handle(handle, properties, memory.clone(), true)
     }
 
     /// Returns the state of a valid handle. A released handle is invalid even if its memory is mapped.

@@ -44,10 +44,34 @@ impl Model {
         let parts = self.parts(RANGE, address, bytes.len())?;
         let is_forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
         Rules::default().reject_if(ADDRESS, parts.iter().any(is_forbidden)).verdict()?;
-        store_parts(&parts, |memory, part, source_range| {
-            memory.write(part.start, &bytes[source_range])
-        });
-        forget_overlaps(&parts);
+        write_parts(&parts, bytes);
+        Ok(())
+    }
+
+    /// Copies mapped memory to the host. The agent `id` makes the copy.
+    ///
+    /// # Errors
+    /// Returns all reasons for rejecting the call.
+    pub fn copy_to_host(&self, id: AgentId, source: usize, size: usize) -> Verdict<Contents> {
+        let parts = self.parts(SOURCE, source, size)?;
+        let agent = self.machine.agent(id);
+        let lacks =
+            |part: &Part| agent.is_none_or(|agent| part.mapping.access[agent] < Access::Read);
+        Rules::default().reject_if(SOURCE, parts.iter().any(lacks)).verdict()?;
+        Ok(contents(&parts))
+    }
+
+    /// Copies the host's bytes to mapped memory. The agent `id` makes the copy.
+    ///
+    /// # Errors
+    /// Returns all reasons for rejecting the call.
+    pub fn copy_from_host(&self, id: AgentId, destination: usize, bytes: &[u8]) -> Verdict {
+        let parts = self.parts(DESTINATION, destination, bytes.len())?;
+        let agent = self.machine.agent(id);
+        let lacks =
+            |part: &Part| agent.is_none_or(|agent| part.mapping.access[agent] < Access::ReadWrite);
+        Rules::default().reject_if(DESTINATION, parts.iter().any(lacks)).verdict()?;
+        write_parts(&parts, bytes);
         Ok(())
     }
 
@@ -165,6 +189,12 @@ fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range
         store(&mut part.state.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
         done = end;
     }
+}
+
+/// Writes bytes to all parts, in order.
+fn write_parts(parts: &[Part], bytes: &[u8]) {
+    store_parts(parts, |memory, part, source_range| memory.write(part.start, &bytes[source_range]));
+    forget_overlaps(parts);
 }
 
 /// Marks bytes that several parts share as unknown, because the order of writes is undefined.

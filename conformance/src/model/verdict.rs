@@ -18,6 +18,8 @@ pub enum Reason {
     NotSupported,
     /// More memory or addresses than available.
     OutOfMemory,
+    /// A failure of the runtime.
+    Runtime,
 }
 
 /// All reasons for rejecting a call.
@@ -40,7 +42,8 @@ impl Rejection {
                 arguments.contains(argument) && error.hip(HipProfile::Hip7) == *hip
             }
             (Reason::NotSupported, ErrorKind::NotSupported(_))
-            | (Reason::OutOfMemory, ErrorKind::OutOfMemory { .. }) => true,
+            | (Reason::OutOfMemory, ErrorKind::OutOfMemory { .. })
+            | (Reason::Runtime, ErrorKind::Runtime { .. }) => true,
             _ => false,
         })
     }
@@ -53,6 +56,7 @@ impl fmt::Display for Rejection {
             match reason {
                 Reason::NotSupported => f.write_str("an unsupported feature")?,
                 Reason::OutOfMemory => f.write_str("lack of memory")?,
+                Reason::Runtime => f.write_str("a failure of the runtime")?,
                 Reason::Argument(arguments, hip) => {
                     let names: Vec<_> = arguments.iter().map(Argument::to_string).collect();
                     write!(f, "its {} ({})", names.join("/"), hip.name())?;

@@ -56,14 +56,24 @@ impl<'a> Workers<'a> {
         Ok(Self { args, prints_runtime, workers })
     }
 
-    /// Waits until the time is up, all sequences have run, a sequence fails or the run is interrupted.
+    /// Waits until the time is up, all sequences have run, a sequence fails or the run is interrupted. When the time is
+    /// up, waits for one more message of each worker, so that a hang or crash of a running sequence is found.
     pub fn watch(
         &mut self,
         progress: &mut Progress,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Outcome> {
-        let is_running = |workers: &[FuzzWorker]| workers.iter().any(|worker| !worker.idle);
-        while !progress.is_time_up() && !interrupt.arrived() && is_running(&self.workers) {
+        let mut time_up = None;
+        loop {
+            if progress.is_time_up() {
+                time_up.get_or_insert_with(Instant::now);
+            }
+            let is_awaited = |worker: &FuzzWorker| {
+                !worker.idle && time_up.is_none_or(|time_up| worker.last_message < time_up)
+            };
+            if interrupt.arrived() || !self.workers.iter().any(is_awaited) {
+                return Ok(Outcome::NoFailure);
+            }
             wait_for_any(self.workers.iter().map(|worker| &worker.worker), POLL);
             for index in 0..self.workers.len() {
                 if let Some(outcome) = self.handle_messages(index, progress)? {
@@ -75,7 +85,6 @@ impl<'a> Workers<'a> {
                 return Ok(hung);
             }
         }
-        Ok(Outcome::NoFailure)
     }
 
     /// Handles all messages that a worker has sent.

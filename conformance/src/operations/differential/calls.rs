@@ -332,6 +332,48 @@ impl DifferentialTest {
         Ok(true)
     }
 
+    pub(super) fn copy_from_host(
+        &self,
+        agent: AgentId,
+        address: usize,
+        bytes: &[u8],
+    ) -> CallResult<bool> {
+        let returned = self.vmm.copy_from_host(agent, Address::new(address), bytes);
+        let Some(returned) = self.unless_planned_fault(returned) else {
+            self.model.forget(address, bytes.len());
+            return Ok(false);
+        };
+        let expected = self.model.copy_from_host(agent, address, bytes);
+        Ok(expect_agreement(
+            format_args!("copy_from_host({agent}, {address:#x}, {} bytes)", bytes.len()),
+            expected,
+            returned,
+        )?
+        .is_some())
+    }
+
+    pub(super) fn copy_to_host(
+        &self,
+        agent: AgentId,
+        address: usize,
+        size: usize,
+    ) -> CallResult<bool> {
+        let mut found = vec![0; size];
+        let returned = self.vmm.copy_to_host(agent, &mut found, Address::new(address));
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
+        let expected = self.model.copy_to_host(agent, address, size);
+        let Some((expected, ())) = expect_agreement(
+            format_args!("copy_to_host({agent}, {address:#x}, {size:#x})"),
+            expected,
+            returned,
+        )?
+        else {
+            return Ok(false);
+        };
+        expect_bytes(address, &expected, &found)?;
+        Ok(true)
+    }
+
     pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> CallResult<bool> {
         let returned = self.vmm.fill(Address::new(address), value, size);
         let Some(returned) = self.unless_planned_fault(returned) else {

@@ -162,11 +162,16 @@ impl DifferentialTest {
     }
 
     /// Counts the open descriptors of this process. With planned faults, a rejected operation can leave descriptors of
-    /// the simulation open. The same happens if a mapping at an offset fails after the library has exported the memory.
-    /// Therefore, if faults are planned or mappings can have an offset, the count excludes the simulation's
-    /// descriptors.
+    /// the simulation open. The same happens if a mapping at an offset fails after the library has exported the memory,
+    /// or if the runtime rejects a grant because a GPU lacks peer access. In these cases, the count excludes the
+    /// simulation's descriptors.
     fn descriptors(&self) -> Option<usize> {
-        let may_keep = self.has_planned_faults() || self.vmm.can_map_offsets();
+        let machine = self.model.machine();
+        let reaches_all =
+            |gpu: usize| machine.gpus().all(|owner| machine.agents[gpu].can_access[owner]);
+        let may_keep = self.has_planned_faults()
+            || self.vmm.can_map_offsets()
+            || !machine.gpus().all(reaches_all);
         let kept = self.runtime.simulation().filter(|_| may_keep);
         let kept = kept.map_or(0, |simulation| simulation.usage().descriptors);
         Some(descriptors::count()?.saturating_sub(kept))
