@@ -71,7 +71,7 @@ fn map_shows_state_after_until() {
     assert_eq!(mappings("1"), [0]);
     assert_eq!(mappings("3"), [1]);
     let too_many = run(&["map", "--runtime", "sim", "--until", "50"]);
-    assert_eq!(too_many.status.code(), Some(1));
+    assert_eq!(too_many.status.code(), Some(2));
     assert!(stderr(&too_many).contains("49 operations"), "{}", stderr(&too_many));
 }
 
