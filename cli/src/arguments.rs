@@ -130,8 +130,8 @@ pub enum Command {
     Replay(Replay),
     /// Run a program and record its virtual memory calls
     ///
-    /// Records the calls of AMD's runtime that manage memory, with their arguments and results: calls by the program, by
-    /// HIP and by other libraries.
+    /// Records the calls of AMD's runtime that manage, copy or fill memory, with their arguments and results: calls by
+    /// the program, by HIP and by other libraries.
     #[command(after_help = crate::subcommands::record::ABOUT)]
     Record(Record),
     /// Find mistakes in a recording of `record`

@@ -33,8 +33,10 @@ fn ends_path(letter: char) -> bool {
 pub fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     let mut text = text.to_owned();
     if let Some(home) = home.map(|home| home.trim_end_matches('/')).filter(|home| home.len() > 1) {
-        let is_in_path = |it: char| it.is_alphanumeric() || "-._~".contains(it);
-        text = replace_complete(&text, home, "~", |before| !before.is_some_and(is_in_path));
+        // In the middle of a path, the folder only has the name of the home folder.
+        let begins_path =
+            |before: &str| before.rsplit(ends_path).next().is_none_or(|it| !it.contains('/'));
+        text = replace_complete(&text, home, "~", begins_path);
     }
     if let Some(user) = user.filter(|user| !user.is_empty() && *user != "root") {
         text = replace_complete(&text, &format!("/{user}"), "/USER", |_| true);
@@ -48,20 +50,20 @@ pub fn without_names_of_this_user(text: &str) -> String {
     without_names(text, env::var("HOME").ok().as_deref(), user.as_deref())
 }
 
-/// Replaces each occurrence of `part` at whose end a component of a path also ends, if `can_follow` accepts the
-/// character before.
+/// Replaces each occurrence of `part` at whose end a component of a path also ends, if `can_follow` accepts the text
+/// before.
 fn replace_complete(
     text: &str,
     part: &str,
     replacement: &str,
-    can_follow: impl Fn(Option<char>) -> bool,
+    can_follow: impl Fn(&str) -> bool,
 ) -> String {
     let mut result = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(part) {
         let (before, after) = (&rest[..start], &rest[start + part.len()..]);
         result.push_str(before);
-        let is_complete = can_follow(result.chars().next_back())
+        let is_complete = can_follow(&result)
             && after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
         result.push_str(if is_complete { replacement } else { part });
         rest = after;

@@ -326,7 +326,7 @@ fn unsaved_fuzz_finding_leaves_no_file() {
     let arguments = [&arguments[..], &[file.to_str().unwrap()]].concat();
     let output = run_with_file_limit(0, &arguments);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(!file.exists() && !stderr(&output).contains("saved as"), "{}", stderr(&output));
+    assert!(!file.exists() && !stdout(&output).contains("saved as"), "{}", stdout(&output));
 }
 
 #[test]

@@ -293,15 +293,18 @@ fn has_child(pid: Pid) -> bool {
 fn every_format_reports_an_interrupted_start() {
     let hang = ["--sim", "faults=hsa_init=hang", "--time-limit", "1h"];
     let cases = ["--filter", "map.size.*", "--build-id", "a:b"];
-    let children = ["table", "json", "junit", "ktap", "kcidb", "html"].map(|format| {
+    let mut children = ["table", "json", "junit", "ktap", "kcidb", "html"].map(|format| {
         let arguments = ["conform", "--runtime", "sim", "--format", format];
         let mut command = command(&[&arguments[..], &hang, &cases].concat());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         (format, command.spawn().unwrap())
     });
-    for (_, child) in &children {
+    let started = Instant::now();
+    for (format, child) in &mut children {
         // The command handles signals before it starts the worker.
         while !has_child(Pid::from_child(child)) {
+            assert_eq!(child.try_wait().unwrap(), None, "{format}");
+            assert!(started.elapsed() < Duration::from_secs(120), "{format}");
             std::thread::sleep(Duration::from_millis(5));
         }
         rustix::process::kill_process(Pid::from_child(child), Signal::INT).unwrap();

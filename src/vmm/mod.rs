@@ -466,6 +466,7 @@ impl Drop for Shared {
                         failure,
                         ErrorKind::Runtime { status: Status::INVALID_ALLOCATION, .. }
                             | ErrorKind::HoleNotFilled { .. }
+                            | ErrorKind::System { call: "mmap", .. }
                     );
                     if !may_be_gone || self.is_mapped_in_runtime(mapping).unwrap_or(true) {
                         kept.push(*mapping);

@@ -152,8 +152,8 @@ impl Shared {
     /// Unmaps a mapping whose state is unknown, and removes it from the ledger, so that its reservation can be freed.
     ///
     /// # Errors
-    /// The error of the runtime's call; [`ErrorKind::HoleNotFilled`] if the reservation must not be freed. The ledger
-    /// then keeps the mapping.
+    /// The error of the runtime's call; the errors of [`keep_reserved`](Self::keep_reserved) if the reservation must not
+    /// be freed. The ledger then keeps the mapping.
     ///
     /// # Safety
     /// The ledger lists the mapping, and no other thread can use the ledger any more.

@@ -77,15 +77,19 @@ fn all_agents_see_the_same_bytes() {
     );
 }
 
-/// The GPUs of the profile `apu` have no peer access. For them, AMD's runtime reports imported memory of the host as it
-/// reports a GPU's memory, and all agents must be granted access nevertheless.
 #[test]
 fn another_process_shares_the_memory() {
     let name = "host_memory::another_process_shares_the_memory";
-    for profile in ["mi300x", "apu"] {
-        let emulation = Emulation::with_gpus(2).with_profile(profile);
-        run_on_releases(name, &emulation, share_with_another_process);
-    }
+    run_on_releases(name, &Emulation::with_gpus(2), share_with_another_process);
+}
+
+/// For GPUs without peer access, AMD's runtime reports imported memory of the host as it reports a GPU's memory. All
+/// agents must be granted access nevertheless.
+#[test]
+fn memory_is_shared_without_peer_access() {
+    let name = "host_memory::memory_is_shared_without_peer_access";
+    let emulation = Emulation::with_gpus(2).with_profile("apu");
+    run_on_releases(name, &emulation, share_with_another_process);
 }
 
 fn share_with_another_process(fixture: &Fixture) {

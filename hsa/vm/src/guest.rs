@@ -180,9 +180,12 @@ fn check_parameters(command_line: &str, modules: &Path) -> io::Result<()> {
         }
         let name = word.split_once('=').map_or("", |(name, _)| name);
         let Some((module, parameter)) = name.split_once('.') else { continue };
-        // Linux treats `-` and `_` as the same letter.
-        let [module, parameter] = [module, parameter].map(|name| name.replace('-', "_"));
-        if !modules.join(module).join("parameters").join(parameter).exists() {
+        // Every module has these parameters, but no files for them.
+        let is_common = ["dyndbg", "async_probe"].contains(&parameter);
+        // Linux treats `-` and `_` as the same letter, but `init` compares the module's name.
+        let module = modules.join(module);
+        let file = module.join("parameters").join(parameter.replace('-', "_"));
+        if !file.exists() && !(is_common && module.exists()) {
             let message = format!("unknown parameter {name} (--parameter {word})");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
@@ -258,8 +261,9 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("pte_delay"), "0").unwrap();
         let check = |line: &str| check_parameters(line, modules.path());
-        check("console=ttyS0 quiet panic=-1 hsa_vmm.vm=1 hsa-vmm.pte-delay=50\n").unwrap();
-        for word in ["hsa_vmm.tbl=0", "hsavmm.pte_delay=5"] {
+        check("console=ttyS0 quiet panic=-1 hsa_vmm.vm=1 hsa_vmm.pte-delay=50 hsa_vmm.dyndbg=+p\n")
+            .unwrap();
+        for word in ["hsa_vmm.tbl=0", "hsavmm.pte_delay=5", "hsa-vmm.pte_delay=5", "x.dyndbg=+p"] {
             let error = check(&format!("quiet {word} hsa_vmm.vm=1\n")).unwrap_err().to_string();
             assert!(error.ends_with(&format!("(--parameter {word})")), "{error}");
         }

@@ -310,9 +310,10 @@ fn remove_abandoned(folder: &Path) {
             });
         let open = || open_regular(&entry.path().join(LOCK), File::options().read(true)).ok();
         let lock = is_job.then(open).flatten();
-        let is_abandoned =
-            lock.is_some_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
-        if is_abandoned {
+        let Some(lock) = lock else { continue };
+        // Keeps the lock until the folder is removed: a process that creates the folder waits for the lock, and then
+        // looks whether the folder still exists.
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Fails if another process removes the folder.
             let _ = fs::remove_dir_all(entry.path());
         }

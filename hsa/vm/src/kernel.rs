@@ -124,7 +124,9 @@ fn fetch_command(folder: &Path, release: Option<&str>) -> String {
     let Some(release) = release else { return FETCH_COMMAND.to_owned() };
     match fs::read_to_string(folder.join(release).join(Kernel::TREE)) {
         Ok(tree) => format!("{FETCH_COMMAND} --tree {tree}"),
-        Err(_) => format!("{FETCH_COMMAND} --kernel {release}"),
+        Err(_) if release.ends_with("-amd64") => format!("{FETCH_COMMAND} --kernel {release}"),
+        // The package sources have no such kernel.
+        Err(_) => FETCH_COMMAND.to_owned(),
     }
 }
 
@@ -163,8 +165,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = Kernel::open(folder.path(), None).unwrap_err().to_string();
         assert!(error.ends_with("run `hsa-vmm vm fetch`"), "{error}");
-        let open = || Kernel::open(folder.path(), Some("6.12.9")).unwrap_err().to_string();
-        assert!(open().ends_with("run `hsa-vmm vm fetch --kernel 6.12.9`"), "{}", open());
+        let open_release =
+            |release| Kernel::open(folder.path(), Some(release)).unwrap_err().to_string();
+        let error = open_release("6.12.9-amd64");
+        assert!(error.ends_with("run `hsa-vmm vm fetch --kernel 6.12.9-amd64`"), "{error}");
+        let open = || open_release("6.12.9");
+        assert!(open().ends_with("run `hsa-vmm vm fetch`"), "{}", open());
         // Compiling the module for a kernel of a source tree has failed.
         fs::create_dir(folder.path().join("6.12.9")).unwrap();
         fs::write(folder.path().join("6.12.9").join(Kernel::TREE), "/linux").unwrap();

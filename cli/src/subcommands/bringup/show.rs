@@ -160,7 +160,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
     if !failure.calls.is_empty() {
         let title = match failure.kind {
             "wrong" if failure.what.contains(LATER_RIGHT) => {
-                "The calls that repeat the failure; the last ones repeat the check, which is then right"
+                "The calls that repeat the failure; a repeated check at the end is right"
             }
             "wrong" | "gpu_fault" => "The calls that repeat the failure; the last ones show it",
             _ => "The calls that repeat the failure",

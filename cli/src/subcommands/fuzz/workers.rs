@@ -23,6 +23,8 @@ struct FuzzWorker {
     number: u64,
     /// The time when the last message arrived.
     last_message: Instant,
+    /// When the last sequence ended, or the worker was started.
+    last_end: Instant,
     /// Whether the worker has opened its runtime.
     ready: bool,
     /// Whether the worker has run all its sequences.
@@ -50,14 +52,22 @@ impl<'a> Workers<'a> {
             let (generator, step, end) = (generator.clone(), count as u64, args.sequences);
             worker.send(&Task::Generate { generator, first: number, step, end });
             let last_message = Instant::now();
-            workers.push(FuzzWorker { worker, number, last_message, ready: false, idle: false });
+            let last_end = last_message;
+            workers.push(FuzzWorker {
+                worker,
+                number,
+                last_message,
+                last_end,
+                ready: false,
+                idle: false,
+            });
         }
         let prints_runtime = generator.runtime != SequenceRuntime::Any;
         Ok(Self { args, prints_runtime, workers })
     }
 
     /// Waits until the time is up, all sequences have run, a sequence fails or the run is interrupted. When the time is
-    /// up, waits for one more message of each worker, so that a hang or crash of a running sequence is found.
+    /// up, waits for the end of each worker's sequence, so that a hang or crash of a running sequence is found.
     pub fn watch(
         &mut self,
         progress: &mut Progress,
@@ -69,7 +79,7 @@ impl<'a> Workers<'a> {
                 time_up.get_or_insert_with(Instant::now);
             }
             let is_awaited = |worker: &FuzzWorker| {
-                !worker.idle && time_up.is_none_or(|time_up| worker.last_message < time_up)
+                !worker.idle && time_up.is_none_or(|time_up| worker.last_end < time_up)
             };
             if interrupt.arrived() || !self.workers.iter().any(is_awaited) {
                 return Ok(Outcome::NoFailure);
@@ -109,6 +119,7 @@ impl<'a> Workers<'a> {
                     progress.operations += counts.operations;
                     progress.rejected += counts.rejected;
                     worker.number += step;
+                    worker.last_end = Instant::now();
                 }
                 Received::Message(Message::Failed(failure)) => {
                     return Ok(Some(Outcome::Failed(worker.number, failure)));

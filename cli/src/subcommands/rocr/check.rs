@@ -23,7 +23,8 @@ Example:
 
 docs/faq.md says how to send the results.
 Exit status: 0 nothing failed, 1 a case failed only with this release or a level
-of bringup failed, 2 invalid usage, 3 the release is missing, or one of the two does not start.";
+of bringup failed, 2 invalid usage, 3 the release is missing, or one of the two
+does not start.";
 
 #[derive(Args, Debug)]
 #[command(after_help = ABOUT)]

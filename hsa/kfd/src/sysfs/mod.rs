@@ -83,8 +83,12 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(|error| {
         io::Error::other(format!("{}: {error}; set TMPDIR to another folder", draft.display()))
     })?;
-    let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
-    if let Err(error) = stored {
+    if let Err(error) = fill(&draft, files, links) {
+        fs::remove_dir_all(&draft)?;
+        let path = draft.display();
+        return Err(io::Error::other(format!("{path}: {error}; set TMPDIR to another folder")));
+    }
+    if let Err(error) = fs::rename(&draft, &folder) {
         // The folder exists: it lacks files, or another process of the same configuration has written it meanwhile.
         let repaired = if is_own(&folder, user) {
             missing()
