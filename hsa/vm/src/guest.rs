@@ -185,7 +185,8 @@ fn check_parameters(command_line: &str, modules: &Path) -> io::Result<()> {
         // Linux treats `-` and `_` as the same letter, but `init` compares the module's name.
         let module = modules.join(module);
         let file = module.join("parameters").join(parameter.replace('-', "_"));
-        if !file.exists() && !(is_common && module.exists()) {
+        let exists = file.exists() || is_common && module.exists();
+        if !exists {
             let message = format!("unknown parameter {name} (--parameter {word})");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
