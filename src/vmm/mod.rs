@@ -428,9 +428,8 @@ impl Shared {
 
 impl Drop for Shared {
     /// Frees everything except mappings that agents may still use, mappings that cannot be unmapped, the memory
-    /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings
-    /// may stay, the runtime stays started: stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
-    /// The runtime also stays started if a foreign mapping may be in a quarantined reservation.
+    /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings, or
+    /// foreign mappings in these reservations, may stay, the runtime stays started: stopping it can crash (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.
