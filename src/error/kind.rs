@@ -265,8 +265,8 @@ pub enum ErrorKind {
     /// quarantined: its other pages keep their memory, but the buffer cannot use them any more. To read a page, map its
     /// memory at other addresses ([`Allocation::at`](crate::Allocation::at)).
     #[error(
-        "pages {first}..{} of the buffer at {address} are lost, and that buffer is quarantined; use new buffers \
-         (PagedBuffer::state)", first + count
+        "pages {first}..{} of the buffer at {address} are lost, and that buffer is quarantined; use new buffers",
+        first + count
     )]
     PagesLost {
         /// The start address of the buffer that has lost the pages: this buffer, or the operation's other buffer. The

@@ -4,9 +4,9 @@ use super::arguments::{Conform, ReportFormat};
 use super::ktap::KtapStream;
 use crate::{program, provenance};
 use anyhow::Context;
-use hsa_vmm::runtime::DriverState;
 use hsa_vmm_conformance::NotStarted;
 use std::io::Write;
+use std::path::Path;
 
 /// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. Instead of the table, prints the planned
 /// faults to standard output. The other formats cannot report this, and an earlier file stays as it is.
@@ -44,7 +44,8 @@ fn not_started(
     args.privacy.clean_provenance(&mut provenance);
     let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
     let reason = args.privacy.clean_text(&crate::error_message(error));
-    let is_simulation = DriverState::probe() == DriverState::Missing;
+    // Does not open the device: this may be what crashed or hung.
+    let is_simulation = !Path::new("/dev/kfd").exists();
     let bringup = args.common.runtime.bringup_command(is_simulation);
     let bringup = args.privacy.clean_text(&program::without_program_folder(&bringup));
     // As in standard error, suggest `bringup` only if there is no runtime or it does not start.
