@@ -63,7 +63,7 @@ fn replace_complete(
     while let Some(start) = rest.find(part) {
         let (before, after) = (&rest[..start], &rest[start + part.len()..]);
         result.push_str(before);
-        let is_complete = can_follow(&result)
+        let is_complete = can_follow(&text[..text.len() - after.len() - part.len()])
             && after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
         result.push_str(if is_complete { replacement } else { part });
         rest = after;
@@ -236,6 +236,7 @@ mod tests {
             ("LD_PRELOAD=/home/anna/a.so:/home/anna", "LD_PRELOAD=~/a.so:~"),
             ("/home/annabel/a /scratch/anna/b", "/home/annabel/a /scratch/USER/b"),
             ("'/data/anna' anna", "'/data/USER' anna"),
+            ("-o/home/anna/r a\\n/home/anna/b", "-o~/r a\\n~/b"),
         ] {
             assert_eq!(without_names(text, Some("/home/anna/"), Some("anna")), expected);
         }

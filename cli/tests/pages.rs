@@ -48,7 +48,7 @@ fn read(folder: &Path, name: &str) -> String {
 
 /// Environment variables of docs/README.md that only C programs use. If a row of the table has several variables, only
 /// the first is listed here.
-const ONLY_FOR_C: [&str; 2] = ["HSA_VMM_PAGE_TABLES", "HIP_VISIBLE_DEVICES"];
+const ONLY_FOR_C: [&str; 3] = ["HSA_VMM_PAGE_TABLES", "HIP_VISIBLE_DEVICES", "HIP_HIDDEN_FREE_MEM"];
 
 /// Returns the first environment variable of each row of docs/README.md's table, except those of [`ONLY_FOR_C`].
 fn documented_variables() -> Vec<String> {

@@ -80,6 +80,10 @@ const VARIABLES: &[(&str, &str)] = &[
     ("HSA_VMM_KFD", "The emulated driver, `libhsa_kfd.so`, if it is not beside the command."),
     ("HSA_KFD", "The emulated driver: `gpus=2,vram=64GiB,tlb=on`."),
     ("HSA_VMM_RECORDER", "The recorder, `libhsa_record.so`, if it is not beside the command."),
+    (
+        "HSA_ENABLE_IPC_MODE_LEGACY",
+        "How AMD's runtime shares memory by IPC: `1` by the driver's own method, `0` by dma-bufs.",
+    ),
     ("HSA_VMM_UNDER", "Set by `emulate`, `vm` and `rocr run`: how the program was started."),
 ];
 
