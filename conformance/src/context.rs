@@ -87,6 +87,14 @@ impl Context {
         self.vmm.profile()
     }
 
+    /// Returns the error of a reservation with an invalid size or address. HIP 6 returns out of memory.
+    pub fn rejected_reservation_error(&self) -> HipError {
+        match self.profile() {
+            HipProfile::Hip6 => HipError::OutOfMemory,
+            _ => HipError::InvalidValue,
+        }
+    }
+
     /// Starts a second process with the same runtime.
     pub(crate) fn start_peer(&self) -> TestResult<Peer> {
         Peer::start(&self.peer_command, None, self.peer_time_limit)

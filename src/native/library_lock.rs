@@ -138,9 +138,9 @@ extern "C" fn count_fork() {
 }
 
 fn register_fork_handlers() {
-    // SAFETY: the handlers are functions of this code; if the code is unloaded, glibc removes them. In the child, they change one atomic
-    // and unlock mutexes that the same thread has locked. If the call fails (out of memory), the library does not
-    // detect forks.
+    // SAFETY: the handlers are functions of this code; if the code is unloaded, glibc removes them. In the child, they
+    // change one atomic and unlock mutexes that the same thread has locked. If the call fails (out of memory), the
+    // library does not detect forks.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(unlock_after_fork), Some(count_fork)) };
 }
 

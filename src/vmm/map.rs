@@ -39,8 +39,8 @@ impl Vmm {
     /// addresses reach the same memory.
     ///
     /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of every GPU
-    /// ([`with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that first
-    /// grants a GPU access to a mapping with an offset, that GPU has access to the start of the memory.
+    /// ([`with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that first grants a GPU access to
+    /// a mapping with an offset, that GPU has access to the start of the memory.
     ///
     /// Other threads observe a successful map as two steps. The first step counts the mapping, so that releasing the
     /// handle does not free the memory; the second creates the mapping. Between the steps, another thread can release

@@ -24,9 +24,10 @@ impl Vmm {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
     /// alignment that is not a power of two; [`ErrorKind::OutOfMemory`] if there is no such range;
-    /// [`ErrorKind::Quarantined`] if the runtime reserves an unsuitable range, and fails to free it, or if the runtime
-    /// reserves addresses of another reservation ([`ErrorKind::ReservedTwice`]). In the second case, the call
-    /// quarantines the other reservation, and the runtime keeps the new range reserved.
+    /// [`ErrorKind::Quarantined`] if the runtime reserves an unsuitable range, and fails to free it, if other code may have
+    /// mapped memory in the range (ROCm 6.1, [`ErrorKind::HoleNotFilled`]), or if the runtime reserves addresses of
+    /// another reservation ([`ErrorKind::ReservedTwice`]). In the last case, the call quarantines the other reservation,
+    /// and the runtime keeps the new range reserved.
     pub fn address_reserve(
         &self,
         size: usize,

@@ -228,11 +228,7 @@ fn rejects_access_beyond_end(context: &Context) -> TestResult {
 }
 
 fn rejects_zero_capacity(context: &Context) -> TestResult {
-    // HIP 6 returns out of memory if the size of a reservation is invalid.
-    let expected = match context.profile() {
-        hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
-        _ => HipError::InvalidValue,
-    };
+    let expected = context.rejected_reservation_error();
     let reserve =
         || GrowableBuffer::builder(0).reserve(context.vmm(), &context.properties()).map(|_| ());
     context.expect_error(expected, reserve).map(|_| ())
@@ -240,10 +236,7 @@ fn rejects_zero_capacity(context: &Context) -> TestResult {
 
 fn rejects_taken_address(context: &Context) -> TestResult {
     let options = GrowableBuffer::builder(2 * context.granule()).with_step(context.granule());
-    let expected = match context.profile() {
-        hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
-        _ => HipError::InvalidValue,
-    };
+    let expected = context.rejected_reservation_error();
     let reserve_at =
         |address| options.exactly_at(address).reserve(context.vmm(), &context.properties());
     // Try again, because another thread can reserve the freed addresses first.

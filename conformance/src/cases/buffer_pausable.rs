@@ -4,7 +4,7 @@ use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::Argument;
-use hsa_vmm::hip::{HipError, HipProfile};
+use hsa_vmm::hip::HipError;
 use hsa_vmm::{Access, ErrorKind};
 
 pub(super) const CASES: &[Case] = &[
@@ -194,11 +194,7 @@ fn accepts_any_size(context: &Context) -> TestResult {
         ensure_eq!(last, [0xdf], "the last of {size} bytes");
     }
     let create = || PausableBuffer::create(context.vmm(), 0, &context.properties()).map(|_| ());
-    // HIP 6 returns out of memory if the size of a reservation is invalid.
-    let expected = match context.profile() {
-        HipProfile::Hip6 => HipError::OutOfMemory,
-        _ => HipError::InvalidValue,
-    };
+    let expected = context.rejected_reservation_error();
     let error = context.expect_error(expected, create)?;
     ensure_eq!(error.argument(), Some(Argument::Size), "the argument");
     Ok(())

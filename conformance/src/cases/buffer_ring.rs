@@ -5,7 +5,7 @@ use crate::case::{Case, TestResult, ensure_bytes, ensure_eq};
 use hsa_vmm::Access;
 use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::hip::{HipError, HipProfile};
+use hsa_vmm::hip::HipError;
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -166,11 +166,7 @@ fn rejects_invalid_rings(context: &Context) -> TestResult {
         ensure_eq!(error.problem(), Some(Problem::TooFewTimes), "the error");
     }
     let create = || RingBuffer::create(context.vmm(), 0, 2, &context.properties()).map(|_| ());
-    // HIP 6 returns out of memory if the size of a reservation is invalid.
-    let expected = match context.profile() {
-        HipProfile::Hip6 => HipError::OutOfMemory,
-        _ => HipError::InvalidValue,
-    };
+    let expected = context.rejected_reservation_error();
     let error = context.expect_error(expected, create)?;
     ensure_eq!(error.argument(), Some(Argument::Size), "the argument");
     Ok(())

@@ -173,7 +173,9 @@ fn handles_have_separate_memory(context: &Context) -> TestResult {
 
 fn every_gpu_creates_memory(context: &Context) -> TestResult {
     for &gpu in context.gpus() {
-        context.create_on(gpu, 1)?;
+        let handle = context.create_on(gpu, 1)?;
+        let properties = context.vmm().allocation_properties(handle)?;
+        ensure_eq!(properties.location, Location::Agent(gpu), "location");
     }
     context.gpus().iter().try_for_each(|&gpu| expect_memory_counted(context, gpu))
 }
@@ -252,6 +254,7 @@ fn creates_uncached_memory(context: &Context) -> TestResult {
     if context.runtime().info().extension < (1, 18) {
         return context.expect_error(HipError::NotSupported, create).map(|_| ());
     }
-    context.release_at_end(create()?);
+    let handle = context.release_at_end(create()?);
+    ensure_eq!(context.vmm().allocation_properties(handle)?.kind, properties.kind, "kind");
     Ok(())
 }

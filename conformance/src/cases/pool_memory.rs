@@ -65,6 +65,7 @@ fn holds_written_data(context: &Context) -> TestResult {
         for size in [1, 100, 4096, 4097, 3 << 20] {
             let memory = PoolMemory::allocate(context.runtime(), agent, size)?;
             ensure_eq!(memory.size(), size, "the size");
+            ensure!(memory.allocated_size() >= size, "less memory was allocated than requested");
             let written: Vec<u8> = (0..size).map(|index| (index * 7 + size) as u8).collect();
             memory.write(0, &written)?;
             let mut read = vec![0; size];

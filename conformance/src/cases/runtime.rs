@@ -135,6 +135,7 @@ fn lists_functions_once(runtime: &Runtime) -> TestResult {
 
 fn runtime_has_cpu_agent(runtime: &Runtime) -> TestResult {
     ensure_eq!(runtime.host().kind(), AgentKind::Cpu, "kind of the host");
+    ensure!(runtime.agent(runtime.host().id()).is_some(), "the host is not listed");
     Ok(())
 }
 
@@ -171,6 +172,7 @@ fn invented_agent_is_not_found(runtime: &Runtime) -> TestResult {
 
 fn agents_access_own_memory(runtime: &Runtime) -> TestResult {
     for agent in runtime.agents() {
+        ensure!(agent.can_access(agent.id()), "{} cannot access its own memory", agent.name());
         for pool in &agent.pools {
             let access = raw_calls::pool_access(runtime, agent, pool).map_err(NotPassed::Failed)?;
             let is_accessible = access != HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;

@@ -242,8 +242,8 @@ impl PagedBuffer {
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] or
-    /// [`Problem::Overlapping`] of the destination, [`Problem::PageRetiring`] and [`Problem::PageQuarantined`] of either buffer;
-    /// [`Problem::DifferentPages`], [`Problem::DifferentLocation`] or [`Problem::DifferentProperties`] if the
+    /// [`Problem::Overlapping`] of the destination, [`Problem::PageRetiring`] and [`Problem::PageQuarantined`] of either
+    /// buffer; [`Problem::DifferentPages`], [`Problem::DifferentLocation`] or [`Problem::DifferentProperties`] if the
     /// destination's pages have another size, or memory at another location or with other properties;
     /// [`Problem::ForeignHandle`] if the destination belongs to another `Vmm`; [`ErrorKind::PagesLost`]; otherwise as
     /// for [`map`](Self::map) and [`unmap`](Self::unmap).
