@@ -161,6 +161,7 @@ impl HostBuffer<'_> {
         let Some(difference) = self.difference(gpu, va, first)? else { return Ok(()) };
         std::thread::sleep(LATE_LIMIT);
         let is_late = self.hsa.difference(&self.memory, &self.size, first, 1).is_none();
+        self.hsa.recorder.repeat_check();
         self.write_by(gpu, va, first)?;
         let (gpu_in_c, va_in_c) = (&gpu.c_expression, &va.c_expression);
         let can_be_late_mapping =
@@ -283,6 +284,7 @@ impl HostBuffer<'_> {
         if self.hsa.difference(&self.memory, size, first, step).is_none() {
             return Ok(SecondCheck::Late);
         }
+        self.hsa.recorder.repeat_check();
         Ok(match copy_again()? {
             Some(_) => SecondCheck::Wrong,
             None if difference.can_be_old_contents(NOT_COPIED) => SecondCheck::OldContents,
@@ -318,6 +320,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
             host.write_by(gpu, va, BY_GPU)?;
             if let Some(found) = compare_views(hsa, host, (gpu, va), cpu_has_access)? {
                 std::thread::sleep(LATE_LIMIT);
+                hsa.recorder.repeat_check();
                 host.write_by(gpu, va, BY_GPU)?;
                 let second = compare_views(hsa, host, (gpu, va), cpu_has_access)?;
                 let is_late = found.can_be_late_mapping && second.is_none();

@@ -16,9 +16,11 @@ pub enum Record {
     /// All calls succeeded, but the result is wrong. Contains the last call.
     Wrong(Option<CallId>, String),
     /// The level fails because of the last call of the function `call`, even if the call succeeded. The parent prefers
-    /// a call by `task`. With `first`, the parent considers only calls with this first argument, such as copies to an
-    /// address.
+    /// a call by `task` before [`Self::Repeats`]. With `first`, the parent considers only calls with this first
+    /// argument, such as copies to an address.
     Attributed { task: String, call: String, first: Option<String>, what: String },
+    /// `task` repeats a check that failed. The calls that it makes from now on are not the cause of the failure.
+    Repeats { task: String },
     /// The copy for which this call waits has not ended after half of the remaining time.
     StuckCopy(CallId, StuckCopy),
     /// The level does not apply. Contains the reason.

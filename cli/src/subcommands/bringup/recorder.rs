@@ -108,6 +108,12 @@ impl Recorder {
         AlreadyReported
     }
 
+    /// Records that this thread repeats a check that failed, so that [`Self::fail_in`] and [`Self::fail_in_call_on`]
+    /// select a call from before the repetition.
+    pub fn repeat_check(&self) {
+        self.send(&Record::Repeats { task: task() });
+    }
+
     /// Records what the CPU finds while the last call of this thread waits for a copy that does not end.
     pub fn record_stuck_copy(&self, copy: StuckCopy) {
         if let Some(id) = LAST_CALL.get() {

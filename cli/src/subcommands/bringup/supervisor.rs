@@ -10,7 +10,7 @@ use crate::planned_faults::is_driver_emulated;
 use crate::{BadUsage, output};
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -205,6 +205,8 @@ struct Records {
     wrong: Option<(Option<CallId>, String)>,
     /// The first [`Record::Attributed`]: the index of the call that is the cause, and the description of the failure.
     attributed: Option<(Option<usize>, String)>,
+    /// The tasks that have repeated a check that failed: the number of calls before the first repetition.
+    repeated: BTreeMap<String, usize>,
     skipped: Option<String>,
     reached: bool,
     stuck_copies: Vec<(CallId, StuckCopy)>,
@@ -227,6 +229,7 @@ impl Records {
                 self.attributed = Some((self.last_call_of(&task, &call, first.as_deref()), what));
             }
             Record::Attributed { .. } => {}
+            Record::Repeats { task } => drop(self.repeated.entry(task).or_insert(self.calls.len())),
             Record::StuckCopy(id, copy) => self.stuck_copies.push((id, copy)),
             Record::Skip(why) => self.skipped = Some(why),
             Record::Fact(fact) => self.facts.push(fact),
@@ -290,15 +293,17 @@ impl Records {
         }
     }
 
-    /// Returns the index of the last call of a function by this task. If the task has not called the function, returns
-    /// the last call by any task. If `first` is given, considers only calls with this first argument.
+    /// Returns the index of the last call of a function by this task before it repeated a check. If the task has not
+    /// called the function, returns the last call by any task. If `first` is given, considers only calls with this
+    /// first argument.
     fn last_call_of(&self, task: &str, function: &str, first: Option<&str>) -> Option<usize> {
         let is_call = |call: &Call| {
             let argument = call.begin.arguments.first().map(|argument| argument.name.as_str());
             call.begin.call == function && (first.is_none() || argument == first)
         };
-        let by_task = self.calls.iter().rposition(|call| is_call(call) && call.begin.task == task);
-        by_task.or_else(|| self.calls.iter().rposition(is_call))
+        let calls = &self.calls[..*self.repeated.get(task).unwrap_or(&self.calls.len())];
+        let by_task = calls.iter().rposition(|call| is_call(call) && call.begin.task == task);
+        by_task.or_else(|| calls.iter().rposition(is_call))
     }
 
     fn index(&self, id: CallId) -> Option<usize> {
@@ -431,6 +436,25 @@ impl LevelRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The calls of the other task, and a repetition by it, do not count.
+    #[test]
+    fn failure_is_attributed_to_a_call_before_the_repeated_check() {
+        let mut records = Records::default();
+        let repeats = |task: &str| Record::Repeats { task: task.to_owned() };
+        for (task, record) in [("1:1", None), ("2:2", Some(repeats("2:2"))), ("1:1", None)] {
+            let mut call = Call::with_name("copy");
+            call.begin.task = task.to_owned();
+            records.add(Record::Begin(call.begin));
+            record.into_iter().for_each(|record| records.add(record));
+        }
+        assert_eq!(records.last_call_of("1:1", "copy", None), Some(2));
+        records.add(repeats("1:1"));
+        records.add(Record::Begin(Begin { task: "1:1".into(), ..Call::with_name("copy").begin }));
+        records.add(repeats("1:1"));
+        assert_eq!(records.last_call_of("1:1", "copy", None), Some(2));
+        assert_eq!(records.last_call_of("3:3", "copy", None), Some(3));
+    }
 
     /// The later calls can wait for a lock that the first call holds.
     #[test]
