@@ -68,13 +68,14 @@ fn call_that_does_not_return_is_named() {
     }
 }
 
-/// A thread of the runtime repeats a request after EAGAIN, and `hsa_shut_down` waits for this thread.
+/// A thread of the runtime repeats a request after EAGAIN, and `hsa_shut_down` waits for this thread. On a busy machine,
+/// the runtime of a level can stop before the thread has made its first request. A later level then hangs.
 #[test]
 fn request_repeated_without_end_is_suspected() {
     let name = "on_hanging::request_repeated_without_end_is_suspected";
     for fetched in test::fetch_selected_releases(name) {
         for error in ["EAGAIN", "EINTR"] {
-            let arguments = ["--until", "runtime", "--time-limit", "3s", "--format", "json"];
+            let arguments = ["--until", "gpu", "--time-limit", "3s", "--format", "json"];
             let fault = format!("WAIT_EVENTS={error}");
             let report = report(&run_emulated(fetched, &["--fault", &fault], &arguments), 1);
             let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
