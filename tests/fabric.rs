@@ -5,12 +5,16 @@ mod machine;
 use hsa_vmm::error::{Argument, Feature, Problem};
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::simulation::{Config, Generation};
-use hsa_vmm::vmm::{FabricHandle, Location};
+use hsa_vmm::vmm::{FabricHandle, Location, VmmOptions};
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType};
 use machine::Machine;
 
+fn config() -> Config {
+    Config::mi300x(2).with_generation(Generation::D)
+}
+
 fn machine_with_fabric() -> Machine {
-    Machine::new(Config::mi300x(2).with_generation(Generation::D))
+    Machine::new(config())
 }
 
 /// Creates memory on the first GPU, and requests a fabric handle for it.
@@ -135,4 +139,45 @@ fn failed_export_can_be_repeated() {
     machine.vmm.export_to_fabric_handle(handle).unwrap();
     machine.vmm.release(handle).unwrap();
     machine.assert_empty();
+}
+
+/// Control of page tables needs a dma-buf of the memory, which memory that was imported over a fabric does not have.
+#[test]
+fn imports_are_rejected_with_control_of_page_tables() {
+    let exporter = machine_with_fabric();
+    let size = exporter.granule();
+    let handle = create_for_fabric(&exporter, size).unwrap();
+    let exported = exporter.vmm.export_to_fabric_handle(handle).unwrap();
+    let options = VmmOptions::new();
+    for (options, is_controlled) in [
+        (options, false),
+        (options.with_barrier(true), false),
+        (options.with_page_tables(true), true),
+        (options.with_no_execute(true), true),
+    ] {
+        let importer = Machine::with_options(config(), options);
+        let imported = importer.vmm.import_from_fabric_handle(&exported);
+        let Ok(imported) = imported else {
+            let error = imported.unwrap_err();
+            let feature = Feature::FabricImportWithPageTables;
+            assert_eq!(*error.kind(), ErrorKind::NotSupported(feature), "{error}");
+            assert!(is_controlled, "{options:?}: {error}");
+            continue;
+        };
+        assert!(!is_controlled, "{options:?}");
+        let base = importer.reserve(size);
+        importer.map(base, size, imported);
+        for access in [Access::ReadWrite, Access::Read, Access::None] {
+            importer.grant(base, size, importer.gpu(0), access);
+        }
+        let error = importer.vmm.export_address_range(base, size).unwrap_err();
+        let feature = Feature::DmaBufOfFabricImport;
+        assert_eq!(*error.kind(), ErrorKind::NotSupported(feature), "{error}");
+        importer.vmm.unmap(base, size).unwrap();
+        importer.vmm.release(imported).unwrap();
+        importer.vmm.address_free(base, size).unwrap();
+        importer.assert_empty();
+    }
+    exporter.vmm.release(handle).unwrap();
+    exporter.assert_empty();
 }

@@ -75,6 +75,15 @@ pub enum Feature {
          HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED: the driver or the GPUs have no UALink)"
     )]
     Fabric,
+    /// Importing memory over a fabric into a `Vmm` that controls the page table of a GPU: such memory has no dma-buf,
+    /// which the control needs.
+    #[error(
+        "importing memory over a fabric with control of a GPU's page table (VmmOptions::with_page_tables)"
+    )]
+    FabricImportWithPageTables,
+    /// Exporting memory that was imported over a fabric as a dma-buf.
+    #[error("a dma-buf of memory that was imported over a fabric")]
+    DmaBufOfFabricImport,
     /// Physical memory of the host. Contains what the runtime or the system lacks for this memory.
     #[error("physical memory of the host, which needs {0},")]
     HostMemory(&'static str),

@@ -19,7 +19,6 @@ use super::runtime_mapping::hole_not_filled;
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
-use crate::handle::HandleType;
 use crate::native::{
     Blocked, NotReplaced, block_access, check_room, fill_possible_hole, map_shared,
     out_of_descriptors, protect, try_map_shared,
@@ -227,18 +226,14 @@ impl Shared {
         let handles = &self.ledger.handles;
         let AddressRange { start, size } = mapping.range();
         let memory = handles.with_live(mapping.handle, |it| {
-            let is_remote = it.imported && it.properties.handle_types == HandleType::FABRIC;
             let is_imported_or_host = it.imported || it.properties.is_on_host();
-            (exportable(it), is_imported_or_host, is_remote)
+            (it.has_dma_buf().then(|| exportable(it)), is_imported_or_host)
         });
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
         // Failures for imported memory and for memory of the host do not change `by_runtime`. A failure for other
         // memory does, unless such memory was mapped before.
-        let (exportable, is_imported_or_host, is_remote) = memory.ok_or_else(released)?;
-        if is_remote {
-            // Memory that was imported over the fabric has no dma-buf.
-            return Ok(false);
-        }
+        let (exportable, is_imported_or_host) = memory.ok_or_else(released)?;
+        let Some(exportable) = exportable else { return Ok(false) };
         // SAFETY: the mapping keeps the memory alive.
         let descriptor = unsafe { self.export(exportable) }?;
         let is_known_to_work =

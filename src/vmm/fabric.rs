@@ -140,7 +140,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle without a valid size, or a handle that the runtime rejects;
-    /// [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric.
+    /// [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric, or if the `Vmm` controls
+    /// the page table of a GPU ([`VmmOptions::with_page_tables`](crate::VmmOptions::with_page_tables)).
     pub fn import_from_fabric_handle(&self, fabric: &FabricHandle) -> Result<Handle, Error> {
         self.run(Operation::ImportFromShareableHandle, |shared| shared.import_fabric(fabric))
     }
@@ -160,6 +161,9 @@ impl Shared {
 
     fn import_fabric(&self, fabric: &FabricHandle) -> Result<Handle, ErrorKind> {
         self.check_fabric()?;
+        if !self.page_tables.controlled.is_empty() {
+            return Err(Feature::FabricImportWithPageTables.into());
+        }
         let size = fabric.size();
         let size = size.ok_or(ErrorKind::without_value(Argument::FabricHandle, Problem::NoSize))?;
         Argument::Size.check_not_zero(size)?;

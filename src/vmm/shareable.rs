@@ -116,15 +116,19 @@ impl Shared {
         exported
     }
 
-    /// Exports the memory of a live handle, with or without references.
+    /// Exports the memory of a live handle, with or without references. Fails if the memory has no dma-buf.
     ///
     /// # Safety
     /// The handle's memory stays alive during the call.
     pub(super) unsafe fn export_live(&self, handle: Handle) -> Result<OwnedFd, ErrorKind> {
-        let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
+        let memory = self
+            .ledger
+            .handles
+            .with_live(handle, |record| record.has_dma_buf().then(|| exportable(record)));
         let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
+        let memory = memory.ok_or_else(released)?.ok_or(Feature::DmaBufOfFabricImport)?;
         // SAFETY: the caller guarantees that the memory stays alive during the call.
-        unsafe { self.export(memory.ok_or_else(released)?) }
+        unsafe { self.export(memory) }
     }
 
     /// Exports physical memory as a descriptor that this library owns.

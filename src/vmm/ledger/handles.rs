@@ -1,7 +1,7 @@
 //! Handles: physical memory, counted by references (create, import, retain) and by mappings.
 
 use crate::error::{Argument, ErrorKind, Problem};
-use crate::handle::Handle;
+use crate::handle::{Handle, HandleType};
 use crate::native::NativeHandle;
 use crate::sync::{Mutex, MutexGuard, Ordered, Rank, lock};
 use crate::vmm::properties::AllocationProperties;
@@ -62,6 +62,12 @@ impl HandleRecord {
             mappings: 0,
             uses: 0,
         }
+    }
+
+    /// Returns whether the runtime can export the memory as a dma-buf. Memory that was imported over the fabric has
+    /// none.
+    pub fn has_dma_buf(&self) -> bool {
+        !(self.imported && self.properties.handle_types == HandleType::FABRIC)
     }
 
     pub(super) fn is_dead(&self) -> bool {
