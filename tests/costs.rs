@@ -6,6 +6,7 @@ mod machine;
 mod process;
 
 use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, Address, Handle, Runtime, Vmm};
 use machine::{Machine, access, at};
 
@@ -67,6 +68,18 @@ fn mapping_takes_little_memory() {
 }
 
 /// The ledger's memory per mapping stays small, whichever mappings of a range are unmapped.
+#[test]
+fn retire_queue_takes_documented_memory() {
+    let (vmm, ..) = open_and_reserve(1);
+    for capacity in [1_000, 100_000] {
+        let bytes = allocations::bytes();
+        let queue = RetireQueue::builder(capacity).without_thread().open(&vmm).unwrap();
+        let size = (allocations::bytes() - bytes) as f64 / capacity as f64;
+        drop(queue);
+        assert!((600.0..=630.0).contains(&size), "{size} bytes for each mapping");
+    }
+}
+
 #[test]
 fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;

@@ -231,7 +231,7 @@ typedef struct hsavmm_retire_report {
   char reason[240]; /* the error of that mapping */
 } hsavmm_retire_report;
 
-/* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. The queue allocates some 310
+/* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. The queue allocates some 620
  * bytes for each mapping of its capacity at once. After `limit` milliseconds (0: ten seconds), a mapping whose signals
  * have not fired is quarantined: it stays mapped and is never used again (hsavmm_quarantine). */
 hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,

@@ -4,7 +4,7 @@ use crate::machine::{KIB, Machine, generations};
 use crate::signals::Signal;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{ErrorKind, Feature, Problem};
-use hsa_vmm::simulation::{Config, Generation};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::vmm::{RetireQueue, SignalCondition};
 use hsa_vmm::{Access, Error};
 use std::ops::Range;
@@ -216,6 +216,27 @@ fn retire_rejects_buffers_with_a_zero_page() {
     let error = retire(&buffer, 0..1, &queue, &[]).unwrap_err();
     assert_eq!(error.kind(), &ErrorKind::NotSupported(Feature::RetireFromZeroPageBuffer));
     buffer.unmap(0..1).unwrap();
+}
+
+/// If a failed rollback has quarantined the buffer's addresses, a retire queue does not take its pages.
+#[test]
+fn retire_rejects_quarantined_addresses() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let buffer = new_buffer(&machine, 4);
+        buffer.map(0..4).unwrap();
+        machine.simulation.set_faults(FaultPlan::none().fail_any_from(2, 0x1000));
+        let lost = buffer.exchange_pages(0..1, &buffer, 1).unwrap_err();
+        assert!(matches!(lost.kind(), ErrorKind::PagesLost { .. }), "{generation}: {lost}");
+        machine.simulation.set_faults(FaultPlan::none());
+        let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+        for result in [retire(&buffer, 3..4, &queue, &[]), buffer.unmap(3..4)] {
+            let is_rejected = |it: &Error| matches!(it.kind(), ErrorKind::Quarantined { .. });
+            assert!(result.as_ref().is_err_and(is_rejected), "{generation}: {result:?}");
+        }
+        assert_eq!(queue.pending(), 0, "{generation}");
+        assert_eq!(buffer.state(3).unwrap(), PageState::Mapped, "{generation}");
+    }
 }
 
 /// If another mapping takes the address of a retiring page, the page is empty, and no longer retiring.

@@ -281,6 +281,11 @@ impl Mapping {
         self.serial
     }
 
+    /// Fails if the whole reservation is quarantined.
+    pub(in crate::vmm) fn check_addresses_usable(&self) -> Result<(), ErrorKind> {
+        self.reservation.check_usable()
+    }
+
     pub(in crate::vmm) fn range(&self) -> AddressRange {
         AddressRange { start: self.address.get(), size: self.size }
     }

@@ -204,6 +204,11 @@ impl Reservation {
         self.inner.reserved.serial
     }
 
+    /// Fails if the reservation is quarantined.
+    pub(super) fn check_usable(&self) -> Result<(), ErrorKind> {
+        self.inner.reserved.check_usable()
+    }
+
     /// Returns whether the reservation was freed by its address.
     pub(crate) fn is_freed(&self) -> bool {
         self.inner.reserved.is_freed()

@@ -148,8 +148,10 @@ impl RetireQueueBuilder {
 ///   retirements of a range keep their order.
 /// * A mapping whose signals do not fire within the time limit, or that the runtime fails to unmap twice, is
 ///   quarantined ([`Vmm::quarantined_ranges`]). Its bytes can still be read and written, but calls that unmap it or
-///   change its access fail, and its reservation is not freed. Dropping the `Vmm` tries again to unmap the mappings
-///   whose signals fired in time. The others stay mapped until the process ends, and the runtime stays started.
+///   change its access fail, and its reservation is not freed. If the rollback of a failed unmap also fails, the whole
+///   reservation is quarantined, and the library no longer reads or writes its bytes. Dropping the `Vmm` tries again
+///   to unmap the mappings whose signals fired in time. The others stay mapped until the process ends, and the runtime
+///   stays started.
 /// * Calls by address do not wait for the signals: [`Vmm::unmap`] unmaps a mapping that is in the queue immediately,
 ///   although a GPU may still use it. The report then contains the mapping with [`Problem::NotMapped`].
 /// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors of unmapping; the queue also logs them. If the
@@ -204,7 +206,7 @@ impl RetireQueue {
 
     /// Returns a builder for a queue that holds at most `capacity` mappings. Each page of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer) is a mapping: the capacity must be at least the number of pages that
-    /// one call retires. The queue allocates some 310 bytes for each mapping of its capacity when it is opened.
+    /// one call retires. The queue allocates some 620 bytes for each mapping of its capacity when it is opened.
     pub fn builder(capacity: usize) -> RetireQueueBuilder {
         RetireQueueBuilder { capacity, limit: Duration::from_secs(10), has_thread: true }
     }
@@ -231,7 +233,7 @@ impl RetireQueue {
     /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than the
     /// queue's capacity; [`Problem::TooMany`] for more than [`MAX_SIGNALS`](Self::MAX_SIGNALS) signals;
     /// [`Problem::Null`] for a null signal; [`Problem::ForeignHandle`] for a mapping of another `Vmm`;
-    /// [`ErrorKind::Forked`]. The error contains the mapping. Dropping the error, as the operator `?` does, unmaps the
+    /// [`ErrorKind::Quarantined`] if the mapping's reservation is quarantined; [`ErrorKind::Forked`]. The error contains the mapping. Dropping the error, as the operator `?` does, unmaps the
     /// mapping at once, even if an agent still uses it.
     ///
     /// # Safety
@@ -330,6 +332,7 @@ impl RetireQueue {
                 let problem = Problem::ForeignHandle;
                 return Err(ErrorKind::without_value(Argument::Mappings, problem));
             }
+            all.iter().try_for_each(Mapping::check_addresses_usable)?;
             Ok((self.reserve(all.len())?, signals))
         });
         match reserved {
