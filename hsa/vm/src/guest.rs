@@ -170,8 +170,8 @@ fn is_disconnected(port: &File) -> io::Result<bool> {
     Ok(ports[0].revents().contains(PollFlags::HUP))
 }
 
-/// Fails if the kernel's command line has a parameter that no module has. Linux ignores such parameters. `modules` is
-/// the folder of the modules in sysfs.
+/// Fails if the kernel's command line has a parameter that no module has, or for which its module was not loaded. Linux
+/// ignores the former. `modules` is the folder of the modules in sysfs.
 fn check_parameters(command_line: &str, modules: &Path) -> io::Result<()> {
     for word in command_line.split_whitespace() {
         // hsa_vmm.ko reads this word itself.
@@ -183,13 +183,17 @@ fn check_parameters(command_line: &str, modules: &Path) -> io::Result<()> {
         // Every module has these parameters, but no files for them.
         let is_common = ["dyndbg", "async_probe"].contains(&parameter);
         // Linux treats `-` and `_` as the same letter, but `init` compares the module's name.
-        let module = modules.join(module);
-        let file = module.join("parameters").join(parameter.replace('-', "_"));
-        let exists = file.exists() || is_common && module.exists();
-        if !exists {
-            let message = format!("unknown parameter {name} (--parameter {word})");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        let folder = modules.join(module);
+        let file = folder.join("parameters").join(parameter.replace('-', "_"));
+        let problem = if !folder.exists() {
+            format!("there is no module {module}, or it rejects the value of a parameter")
+        } else if !file.exists() && !is_common {
+            format!("unknown parameter {name}")
+        } else {
+            continue;
+        };
+        let message = format!("{problem} (--parameter {word})");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Ok(())
 }
@@ -264,8 +268,14 @@ mod tests {
         let check = |line: &str| check_parameters(line, modules.path());
         check("console=ttyS0 quiet panic=-1 hsa_vmm.vm=1 hsa_vmm.pte-delay=50 hsa_vmm.dyndbg=+p\n")
             .unwrap();
-        for word in ["hsa_vmm.tbl=0", "hsavmm.pte_delay=5", "hsa-vmm.pte_delay=5", "x.dyndbg=+p"] {
+        for (word, problem) in [
+            ("hsa_vmm.tbl=0", "unknown parameter hsa_vmm.tbl"),
+            ("hsavmm.pte_delay=5", "there is no module hsavmm, or it"),
+            ("hsa-vmm.pte_delay=5", "there is no module hsa-vmm, or it"),
+            ("x.dyndbg=+p", "there is no module x, or it"),
+        ] {
             let error = check(&format!("quiet {word} hsa_vmm.vm=1\n")).unwrap_err().to_string();
+            assert!(error.starts_with(problem), "{error}");
             assert!(error.ends_with(&format!("(--parameter {word})")), "{error}");
         }
     }
