@@ -93,7 +93,8 @@ pub(super) fn create_handle(ipc: &Ipc, address: Address) -> Result<IpcHandle, Er
     if locked.as_deref().is_some_and(|state| !matches!(state, State::Allocated(_))) {
         return Err(invalid(Problem::NotAllocated));
     }
-    let created = create_native(runtime, quirks, mode, &record);
+    // SAFETY: the record is locked if the mode is `Driver`.
+    let created = unsafe { create_native(runtime, quirks, mode, &record) };
     let mut state = locked.unwrap_or_else(|| lock(&record.state));
     let State::Allocated(export) = &mut *state else {
         // Another thread has freed the memory during the call. No process has received the new handle.
@@ -135,7 +136,8 @@ pub(super) fn find_mode(
         return Ok(*observed);
     }
     let memory = PoolMemory::allocate(runtime, gpu, 1).map_err(Error::into_kind)?;
-    let native = create_native(runtime, quirks, mode, &memory.record)?;
+    // SAFETY: no other thread has the memory.
+    let native = unsafe { create_native(runtime, quirks, mode, &memory.record) }?;
     let is_served = server_client::is_served_by(native, std::process::id() as i32);
     Ok(*observed.get_or_init(|| if is_served { IpcMode::Server } else { IpcMode::Driver }))
 }
@@ -143,7 +145,11 @@ pub(super) fn find_mode(
 /// Makes the runtime create its handle and, if it uses a server, start the server. This call is also needed for memory
 /// that is already exported: AMD's server ends when an importer is killed during an attach, and only this call
 /// starts a new server.
-fn create_native(
+///
+/// # Safety
+/// As for [`Native::ipc_create`](crate::native::Native::ipc_create): unless `mode` is [`IpcMode::Server`], no other
+/// thread frees the memory during the call.
+unsafe fn create_native(
     runtime: &Runtime,
     quirks: Quirks,
     mode: IpcMode,
@@ -165,7 +171,9 @@ fn create_native(
     // The server's thread inherits the signal mask. The thread writes to connections that the other process may have
     // closed; without the mask, `SIGPIPE` would end this process. A signal handler that interrupts a system call of the
     // thread would end the server.
-    let created = with_signals_blocked(|| runtime.native().ipc_create(record.start, record.size));
+    // SAFETY: the caller guarantees the conditions.
+    let create = || unsafe { runtime.native().ipc_create(record.start, record.size) };
+    let created = with_signals_blocked(create);
     if may_use_server {
         server_client::close_server_on_exec(process);
     }

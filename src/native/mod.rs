@@ -232,13 +232,18 @@ impl Native {
 
     /// Starts the runtime. If the runtime is already started, counts another user.
     pub fn init(&self) -> Result<(), Failure> {
-        // SAFETY: takes no arguments and may be called at any time.
+        // SAFETY: takes no arguments, and may be called at any time.
         unsafe { call!(self.hsa_init(), {}) }
     }
 
     /// Removes one user. Stops the runtime if there is no other user.
-    pub fn shut_down(&self) -> Result<(), Failure> {
-        // SAFETY: takes no arguments and may be called at any time.
+    ///
+    /// # Safety
+    /// Nothing uses what the runtime has created for this user. If the runtime must stay started
+    /// ([`Runtime::stay_started`](crate::Runtime)), for example because agents may still use a mapping, or because it
+    /// has exported memory by dma-buf, it is not stopped.
+    pub unsafe fn shut_down(&self) -> Result<(), Failure> {
+        // SAFETY: the caller guarantees that nothing uses the runtime, and that it may stop.
         unsafe { call!(self.hsa_shut_down(), {}) }
     }
 
@@ -313,14 +318,18 @@ mod tests {
         check(&new, "hsa_amd_vmem_import_shareable_handle", &|| new.import(file.as_fd()).err());
         check(&new, "hsa_amd_vmem_import_fabric_handle", &|| new.import_fabric([1; 16]).err());
         let address = new.pool_allocate(pool, 4096).unwrap();
-        check(&new, "hsa_amd_ipc_memory_create", &|| new.ipc_create(address, 4096).err());
+        check(&new, "hsa_amd_ipc_memory_create", &|| {
+            // SAFETY: no other thread frees the memory.
+            unsafe { new.ipc_create(address, 4096) }.err()
+        });
         // SAFETY: nothing uses the memory.
         unsafe { new.pool_free(address) }.unwrap();
         check(&new, "hsa_amd_ipc_memory_attach", &|| {
             new.ipc_attach([1; 8], 4096, agent, &[]).err()
         });
         for native in [old, new] {
-            native.shut_down().unwrap();
+            // SAFETY: all memory was freed.
+            unsafe { native.shut_down() }.unwrap();
         }
     }
 }

@@ -137,10 +137,15 @@ impl Native {
     }
 
     /// Creates an IPC handle of a whole allocation. The runtime rejects other addresses and sizes.
-    pub fn ipc_create(&self, address: usize, size: usize) -> Result<NativeIpc, Failure> {
+    ///
+    /// # Safety
+    /// If the runtime shares through the driver, no other thread frees the allocation during the call. A runtime that
+    /// shares by dma-buf may be called meanwhile: it rejects a freed address.
+    pub unsafe fn ipc_create(&self, address: usize, size: usize) -> Result<NativeIpc, Failure> {
         let mut handle = sys::hsa_amd_ipc_memory_t { handle: [0; 8] };
         let pointer = address as *mut c_void;
-        // SAFETY: the runtime looks the address up in its own allocations; `handle` is writable.
+        // SAFETY: the runtime looks the address up in its own allocations, and the caller guarantees that it may use the
+        // found allocation; `handle` is writable.
         unsafe {
             call_optional!(
                 self.hsa_amd_ipc_memory_create(pointer, size, &mut handle),

@@ -108,8 +108,8 @@ impl Native {
             )
         }?;
         if handle.handle == 0 {
-            // ROCm 6.1 returns success and the handle 0 if no memory is left.
-            // SAFETY: nothing else uses this handle.
+            // ROCm 6.1 returns success and the handle 0 if no memory is left, and adds the handle to its list.
+            // SAFETY: the runtime looks the handle up in its list, and nothing else uses this handle.
             let _ = unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle), { handle = 0 }) };
             return Err(Failure::no_result("hsa_amd_vmem_handle_create"));
         }

@@ -268,7 +268,11 @@ impl Runtime {
             Error::new(Operation::Start, ErrorKind::Start { path, status, driver, loaded })
         })?;
         let (info, agents, first_cpu) = describe_all(&native).map_err(|kind| {
-            stop(&native, forks);
+            // SAFETY: the runtime has created nothing yet.
+            #[allow(unsafe_code, reason = "a condition that the compiler cannot check")]
+            unsafe {
+                stop(&native, forks)
+            };
             Error::new(Operation::Discover, kind)
         })?;
         crate::log::event!(DEBUG, name = info.name, implementation = %info.implementation, extension = ?info.extension, agents = agents.len());
@@ -457,7 +461,11 @@ impl Drop for Inner {
                 "the runtime stays started, because stopping it could crash the process or unmap memory in use"
             );
         } else {
-            stop(&self.native, self.forks);
+            // SAFETY: this is the last clone, and `stay_started` was not called.
+            #[allow(unsafe_code, reason = "a condition that the compiler cannot check")]
+            unsafe {
+                stop(&self.native, self.forks)
+            };
         }
     }
 }
@@ -475,12 +483,16 @@ fn describe_all(native: &Native) -> Result<(RuntimeInfo, Vec<Agent>, usize), Err
     Ok((info, agents, first_cpu.ok_or(ErrorKind::NoCpu)?))
 }
 
-fn stop(native: &Native, forks: ForkCount) {
+/// # Safety
+/// As for [`Native::shut_down`].
+#[allow(unsafe_code, reason = "a condition that the compiler cannot check")]
+unsafe fn stop(native: &Native, forks: ForkCount) {
     // A forked child has no runtime to stop.
     if forks.has_forked() {
         return;
     }
-    if let Err(failure) = native.shut_down() {
+    // SAFETY: the caller guarantees the conditions.
+    if let Err(failure) = unsafe { native.shut_down() } {
         crate::log::event!(WARN, ?failure, "the runtime did not stop");
     } else if native.library().is_some() {
         STARTED.fetch_sub(1, Ordering::Relaxed);

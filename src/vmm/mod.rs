@@ -458,7 +458,7 @@ impl Drop for Shared {
             // Tries twice: after a failure that was rolled back, the second call can succeed.
             if let Err(error) = unmap().or_else(|_| unmap()) {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
-                // SAFETY: the ledger has listed the mapping, and no other thread can use the ledger any more.
+                // SAFETY: the mapping was in the ledger, and no other thread can use the ledger any more.
                 let result = unsafe { self.unmap_at_drop(mapping) };
                 if let Err(failure) = &result {
                     let may_be_gone = matches!(

@@ -156,7 +156,8 @@ impl Shared {
     /// be freed. The ledger then keeps the mapping.
     ///
     /// # Safety
-    /// The ledger lists the mapping, and no other thread can use the ledger any more.
+    /// The mapping was in the ledger when the `Vmm` was dropped, and no other thread can use the ledger any more. If an
+    /// operation has removed it since, the runtime has unmapped it, and rejects a second unmap.
     pub(super) unsafe fn unmap_at_drop(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         let range = mapping.range();
         self.prepare_second_unmap(mapping)?;
