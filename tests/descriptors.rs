@@ -7,7 +7,7 @@ mod process;
 use hostile::HostileRuntime;
 use hsa_vmm::error::Status;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType};
+use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType, PoolMemory};
 use machine::{Machine, access, at};
 use process::End;
 use process::limit::{limit_free_descriptors, raise_limit};
@@ -93,6 +93,19 @@ fn lack_of_memory_is_not_lack_of_descriptors() {
         };
         assert_eq!(*error.kind(), expected);
         raise_limit();
+    });
+}
+
+/// The simulation opens a file for each allocation.
+#[test]
+fn simulated_pool_memory_needs_a_descriptor() {
+    run_on_releases(|machine| {
+        let allocate = || PoolMemory::allocate(&machine.runtime, machine.gpu(0), machine.granule());
+        limit_free_descriptors(0);
+        let error = allocate().unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::OutOfDescriptors, "{error}");
+        raise_limit();
+        allocate().unwrap();
     });
 }
 

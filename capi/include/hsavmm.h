@@ -329,7 +329,8 @@ hipError_t hsavmm_pausable_revoke(hsavmm_pausable_t buffer, const hipMemLocation
 hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
 
-/* A ring buffer, whose memory is mapped `times` times in a row. */
+/* A ring buffer, whose memory is mapped `times` times in a row. hsavmm_ring_place() returns the size of the memory, not
+ * of the whole range of addresses. */
 typedef struct hsavmm_ring *hsavmm_ring_t;
 
 /* Creates a ring buffer. `size` is in bytes, and is rounded up to whole granules. */

@@ -134,6 +134,12 @@ fn kilohertz(megahertz: u32) -> c_int {
     c_int::try_from(u64::from(megahertz) * 1000).unwrap_or(c_int::MAX)
 }
 
+/// Returns the size of HIP's largest allocation: the whole memory, or three quarters of up to 512 MiB. This library
+/// allocates the whole memory in either case.
+const fn largest_allocation(memory_size: usize) -> usize {
+    if memory_size <= 512 << 20 { memory_size / 4 * 3 } else { memory_size }
+}
+
 /// Returns the number of threads that execute in lockstep: the runtime's value, or else the value that
 /// the architecture's name implies. Zero if neither is known.
 fn warp_size(agent: &Agent, compute: &ComputeProperties) -> c_int {
@@ -162,8 +168,7 @@ fn properties(agent: &Agent, compute: &ComputeProperties) -> hipDeviceProp_t {
         totalGlobalMem: memory_size(agent),
         sharedMemPerBlock: compute.group_memory,
         warpSize: warp_size,
-        // As in HIP, the size of the largest allocation, which the library limits to the whole memory.
-        memPitch: memory_size(agent).min(c_int::MAX as usize),
+        memPitch: largest_allocation(memory_size(agent)).min(c_int::MAX as usize),
         maxThreadsPerBlock: number(compute.max_workgroup_size),
         maxThreadsDim: compute.max_workgroup_dimensions.map(c_int::from),
         maxGridSize: GRID,
@@ -336,7 +341,16 @@ unsafe extern "C" fn hipDeviceGetAttribute(
 
 #[cfg(test)]
 mod tests {
-    use super::Architecture;
+    use super::{Architecture, largest_allocation};
+
+    /// The values are those of HIP 7.2.4, over the emulated driver.
+    #[test]
+    fn largest_allocation_is_that_of_hip() {
+        const MIB: usize = 1 << 20;
+        for (memory, expected) in [(128, 96), (512, 384), (513, 513), (1024, 1024)] {
+            assert_eq!(largest_allocation(memory * MIB), expected * MIB);
+        }
+    }
 
     /// HIP's multiprocessors are work-group processors of two compute units from gfx10 on.
     #[cfg(feature = "simulation")]

@@ -23,6 +23,7 @@ pub use span::Span;
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::native::{Status, out_of_descriptors};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
 use crate::sync::{Mutex, lock, read, write};
@@ -61,7 +62,7 @@ impl PoolMemory {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero or an agent of another runtime;
-    /// [`ErrorKind::OutOfMemory`].
+    /// [`ErrorKind::OutOfMemory`]; on the simulation, [`ErrorKind::OutOfDescriptors`].
     pub fn allocate(runtime: &Runtime, agent: AgentId, size: usize) -> Result<Self, Error> {
         let is_cpu = |agent: &Agent| agent.kind() == AgentKind::Cpu;
         let flags = match runtime.agent(agent).is_some_and(is_cpu) {
@@ -103,8 +104,16 @@ impl PoolMemory {
             let invalid = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
             let owner = runtime.agent(agent).ok_or(invalid(Problem::UnknownAgent))?;
             let pool = pool_of(owner, flags).ok_or(invalid(Problem::NoPool))?;
-            let start = runtime.native().pool_allocate(pool.native, size);
-            let start = start.map_err(|failure| ErrorKind::of_call(failure, size))?;
+            let native = runtime.native();
+            let start = native.pool_allocate(pool.native, size).map_err(|failure| match failure
+                .status
+            {
+                // Only the simulation opens a file for each allocation.
+                Status::OUT_OF_RESOURCES if native.is_simulation() && out_of_descriptors() => {
+                    ErrorKind::OutOfDescriptors
+                }
+                _ => ErrorKind::of_call(failure, size),
+            })?;
             let record = Arc::new(Record {
                 start,
                 size,

@@ -220,7 +220,8 @@ impl Channel {
     /// This method shuts the connection down after an incomplete message, a message that is not of this version's form, and
     /// a message with more than one descriptor, and if a rejected descriptor cannot be closed within one second. Further
     /// calls return [`ErrorKind::Disconnected`]; dropping the channel closes the descriptors that were not received. The
-    /// channel stays usable after other errors.
+    /// channel stays usable after other errors. If no descriptor is free, the next call receives the message. But if
+    /// another thread takes the last free descriptor during the call, the connection is shut down.
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
         Operation::Receive.run(|| {
             let (transfer, deadline) = self.begin(&self.receiving)?;
@@ -250,6 +251,10 @@ impl Channel {
         let mut message = vec![0; HEADER_SIZE];
         while received.bytes < message.len() {
             self.wait(PollFlags::IN, deadline)?;
+            // Without a free descriptor, the kernel would close the message's descriptor. Leave the message.
+            if received.bytes == 0 && self.none_is_free() {
+                return Err(ErrorKind::OutOfDescriptors);
+            }
             let part = match receive(self.socket.as_fd(), &mut message[received.bytes..]) {
                 Ok(part) => part,
                 Err(Errno::INTR | Errno::AGAIN) => continue,
@@ -259,9 +264,9 @@ impl Channel {
             received.descriptors.extend(part.descriptors);
             if part.truncated {
                 // There was no space for all descriptors, in the buffer or in this process's table of descriptors.
-                return Err(match fcntl_dupfd_cloexec(&self.socket, 0) {
-                    Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
-                    _ => ErrorKind::UnexpectedDescriptors(received.descriptors.len() + 1),
+                return Err(match self.none_is_free() {
+                    true => ErrorKind::OutOfDescriptors,
+                    false => ErrorKind::UnexpectedDescriptors(received.descriptors.len() + 1),
                 });
             }
             if received.descriptors.len() > 1 {
@@ -276,6 +281,10 @@ impl Channel {
             }
         }
         Ok(message)
+    }
+
+    fn none_is_free(&self) -> bool {
+        matches!(fcntl_dupfd_cloexec(&self.socket, 0), Err(Errno::MFILE))
     }
 
     /// Ends the connection. Does not receive the remaining messages: their descriptors could fill this process's table

@@ -3,6 +3,7 @@
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
+use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::{ErrorKind, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Access, Allocation, GrowableBuffer, Reservation};
@@ -47,6 +48,22 @@ fn growth_within_the_pool_creates_nothing() {
         drop(buffer);
         machine.assert_empty();
     }
+}
+
+/// A buffer without a pool keeps memory that the runtime has not released.
+#[test]
+fn trim_releases_what_unmap_could_not() {
+    let machine = Machine::new(Config::mi300x(1));
+    let buffer = PagedBuffer::builder(8 * STEP).with_page_size(STEP);
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+    buffer.map(0..2).unwrap();
+    let plan = FaultPlan::none().always("hsa_amd_vmem_handle_release", ERROR);
+    machine.simulation.set_faults(plan);
+    buffer.unmap(0..2).unwrap();
+    assert_eq!((buffer.statistics().ready, machine.vmm.usage().handles), (2, 2));
+    machine.simulation.set_faults(FaultPlan::none());
+    buffer.trim().unwrap();
+    assert_eq!((buffer.statistics().ready, machine.vmm.usage().handles), (0, 0));
 }
 
 #[test]

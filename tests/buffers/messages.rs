@@ -3,7 +3,7 @@
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine};
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
-use hsa_vmm::error::Argument;
+use hsa_vmm::error::{Argument, Operation};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Ipc, Reservation};
@@ -29,6 +29,24 @@ fn runtime_errors_name_pages() {
     assert_eq!(error.pages(), Some(2..5));
     // The error of an invalid argument contains no range of pages.
     assert_eq!(buffer.unmap(0..1).unwrap_err().pages(), None);
+}
+
+/// Unmapping pages maps the zero page.
+#[test]
+fn failed_unmap_names_the_call_of_the_program() {
+    for has_zero_page in [false, true] {
+        let machine = Machine::new(Config::mi300x(1));
+        let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+        let buffer = if has_zero_page { buffer.with_zero_page() } else { buffer };
+        let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+        buffer.map(0..4).unwrap();
+        let plan = FaultPlan::none().always("hsa_amd_vmem_unmap", OUT_OF_RESOURCES);
+        machine.simulation.set_faults(plan);
+        let error = buffer.unmap(1..3).unwrap_err();
+        machine.simulation.set_faults(FaultPlan::none());
+        assert_eq!(error.operation(), Operation::UnmapPages, "{error}");
+        assert!(error.to_string().starts_with("cannot unmap pages (pages 1..3 at "), "{error}");
+    }
 }
 
 #[test]

@@ -343,6 +343,7 @@ fn channel_closes_after_part_of_a_message() {
     assert_all_closed(reader, writer);
     let kind = error_kind(receiver.receive_descriptor());
     assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
+    assert!(kind.to_string().contains("or this end shut the connection down"), "{kind}");
 }
 
 #[test]
@@ -355,13 +356,18 @@ fn missing_descriptors_are_reported() {
         let (sender, receiver) = Channel::pair().unwrap();
         let memory = new_memory(&machine);
         sender.send(&memory, "one").unwrap();
+        sender.send(&memory, "two").unwrap();
         let before = process::descriptors();
-        let result = process::with_free_descriptors(0, || receiver.receive_descriptor().map(drop));
-        assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
-        // The failed call has shut the connection down, although the sender is still connected.
-        let error = receiver.receive_descriptor().unwrap_err();
-        assert!(error.to_string().contains("or this end shut the connection down"), "{error}");
-        let result = process::with_free_descriptors(0, || sender.send(&memory, "two"));
+        for _ in 0..2 {
+            let result =
+                process::with_free_descriptors(0, || receiver.receive_descriptor().map(drop));
+            assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
+        }
+        // The failed calls have left the messages.
+        for name in ["one", "two"] {
+            assert_eq!(receiver.receive(&machine.vmm).unwrap().1.name, name);
+        }
+        let result = process::with_free_descriptors(0, || sender.send(&memory, "three"));
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
         let result = process::with_free_descriptors(0, || Channel::pair().map(drop));
         assert_eq!(result.as_ref().unwrap_err().operation(), Operation::Connect);

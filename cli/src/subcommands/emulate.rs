@@ -35,6 +35,9 @@ option -fsanitize=address needs
 ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0. A program that sets
 LD_PRELOAD must append to its value:
   hsa-vmm emulate -- sh -c 'LD_PRELOAD=$LD_PRELOAD:./x.so ./program'
+A library that replaces mmap hides mappings from the emulated driver. UCX, which
+MPICH and Open MPI use, does not with UCX_MEM_EVENTS=no, which this command sets
+unless the variable is set.
 
 Exit status: the program's; 125 if the emulation failed, 126 if the program is
 not executable, 127 if it was not found.";

@@ -274,6 +274,19 @@ fn environment_is_kept() {
     });
 }
 
+/// UCX, which MPI libraries use, would hide the mappings of devices from the emulated driver.
+#[test]
+fn ucx_does_not_replace_mmap() {
+    for (value, expected) in [(None, "no"), (Some("yes"), "yes")] {
+        let mut command = command(&["emulate", "--", "sh", "-c", "echo $UCX_MEM_EVENTS"]);
+        match value {
+            Some(value) => command.env("UCX_MEM_EVENTS", value),
+            None => command.env_remove("UCX_MEM_EVENTS"),
+        };
+        assert_eq!(stdout(&command.output().unwrap()).trim_end(), expected);
+    }
+}
+
 #[test]
 fn failed_emulation_exits_with_125() {
     let run = |options: &[&str], folder: &str| {

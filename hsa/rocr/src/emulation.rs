@@ -99,6 +99,10 @@ impl Emulation {
         let object = OBJECT.find()?;
         OBJECT.check_separators(&object)?;
         command.env("LD_PRELOAD", preload_list(&object, env::var_os("LD_PRELOAD")));
+        // UCX, which MPICH and Open MPI use, replaces `mmap` by default. The emulated driver would see no mapping.
+        if env::var_os("UCX_MEM_EVENTS").is_none() {
+            command.env("UCX_MEM_EVENTS", "no");
+        }
         if let Some(loader) = &self.loader {
             command.env("HSA_KFD_LOADER", loader).env("LD_AUDIT", &object);
         }

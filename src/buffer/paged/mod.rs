@@ -146,8 +146,8 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Unmaps pages (`hipMemUnmap`), all or none. Releases their memory (`hipMemRelease`), or keeps it in the pool.
-    /// No GPU may still use the pages.
+    /// Unmaps pages (`hipMemUnmap`), all or none. No GPU may still use them. Releases their memory (`hipMemRelease`), or
+    /// keeps it in the pool. If a release fails, the buffer keeps the memory for later pages or [`trim`](Self::trim).
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`],
@@ -223,7 +223,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Unmaps the pages that were mapped ahead. Releases their memory, or keeps it in the pool.
+    /// Unmaps the pages that were mapped ahead. Releases their memory and what `unmap` could not, or keeps it in the pool.
     ///
     /// # Errors
     /// As for [`unmap`](Self::unmap).
@@ -231,7 +231,9 @@ impl PagedBuffer {
         let mut locked = self.core.lock_all(Operation::UnmapPages)?;
         locked.table.ahead_from.clear();
         let ahead: Vec<_> = locked.mapped_ahead(0..self.core.page_count).collect();
-        locked.empty_pages(ahead)
+        locked.empty_pages(ahead)?;
+        self.core.pool.store([]);
+        Ok(())
     }
 
     /// Moves the memory of pages to unmapped pages of this or another buffer, from page `first` on, without

@@ -310,8 +310,9 @@ impl LockedTable<'_> {
     /// Unmaps pages, all or none, and returns their memory to the pool. Maps the zero page at these pages, if there is
     /// one.
     pub fn empty_pages(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
-        let plan = self.plan_to_empty(pages);
-        self.change(Operation::UnmapPages, plan)
+        let (operation, plan) = (Operation::UnmapPages, self.plan_to_empty(pages));
+        // Mapping the zero page can fail, too.
+        self.change(operation, plan).map_err(|error| error.with_operation(operation))
     }
 
     /// Changes pages, all or none. Returns freed memory to the pool.

@@ -163,7 +163,8 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
 /* Unmaps a range, which must consist of whole, adjacent mappings in one reservation. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings in one reservation. If the call fails,
- * nothing has changed. Devices that `desc` does not name keep their access. If `desc` does not name the host, the host
+ * nothing has changed. hipErrorNotSupported if `desc` names the host, and the memory is of a GPU without a large BAR,
+ * unlike in HIP. Devices that `desc` does not name keep their access. If `desc` does not name the host, the host
  * gets the highest access that any device has, unlike in HIP. In two cases, the host keeps its access instead: if it
  * cannot access the memory of all GPUs, and if an earlier call has named the host and set an access other than the
  * highest of the devices. A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU
