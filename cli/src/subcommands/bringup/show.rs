@@ -170,8 +170,13 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
     if !failure.try_next.is_empty() {
         print_heading(out, "Try next")?;
         for (number, advice) in (1..).zip(&failure.try_next) {
-            let lines = wrap(advice, WIDTH - 4);
-            writeln!(out, "{number:2}. {}", lines.join("\n    "))?;
+            // Do not break a command, so that it can be copied.
+            let has_command = advice.contains(" -- ") || advice.contains("hsa-vmm ");
+            let text = match has_command {
+                true => advice.clone(),
+                false => wrap(advice, WIDTH - 4).join("\n    "),
+            };
+            writeln!(out, "{number:2}. {text}")?;
         }
     }
     Ok(())
@@ -229,9 +234,8 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn kernel_lines_are_perhaps_unrelated() {
-        let failure = Failure {
+    fn failure() -> Failure {
+        Failure {
             kind: "crash",
             what: "SIGSEGV in hsa_init".to_owned(),
             call: None,
@@ -241,14 +245,34 @@ mod tests {
             interfaces: Vec::new(),
             driver: None,
             runtime: Vec::new(),
-            kernel: Ok(vec!["eth0: link down".to_owned()]),
+            kernel: Ok(Vec::new()),
             machine: Vec::new(),
             try_next: Vec::new(),
             calls: Vec::new(),
-        };
+        }
+    }
+
+    fn printed(failure: &Failure) -> String {
         let mut text = Vec::new();
-        print_failure(&mut Screen::plain(&mut text), Level::Runtime, &failure).unwrap();
-        let text = String::from_utf8(text).unwrap();
+        print_failure(&mut Screen::plain(&mut text), Level::Runtime, failure).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn commands_to_try_are_not_broken() {
+        let words = "find where the kernel returns ENOMEM, ".repeat(3);
+        let command =
+            "get a backtrace: run hsa-vmm emulate --rocr 7.2.4 -- gdb -ex run -ex bt ./repeat";
+        let try_next = vec![words, command.to_owned()];
+        let text = printed(&Failure { try_next, ..failure() });
+        assert!(text.ends_with(&format!("\n 2. {command}\n")), "{text}");
+        assert!(text.contains("\n    "), "{text}");
+    }
+
+    #[test]
+    fn kernel_lines_are_perhaps_unrelated() {
+        let kernel = Ok(vec!["eth0: link down".to_owned()]);
+        let text = printed(&Failure { kernel, ..failure() });
         let expected =
             "\nLogged by the kernel during this level, perhaps unrelated\n  eth0: link down\n";
         assert!(text.ends_with(expected), "{text}");
