@@ -5,19 +5,30 @@ use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The request that fails in every process with AMD's runtime. The library probes how the runtime imports a file that is
+/// not memory of a GPU, and the runtime queries the properties of this file.
+const PROBED_IMPORT: &str = "kfd GET_DMABUF_INFO EINVAL";
 /// The failed request and the line that are logged in every run of AMD's runtime, even if all cases pass. The runtime
-/// queries the properties of descriptors that do not belong to a GPU, and prints the number of signals when it stops.
-/// The list is needed for runs of a single case: if that case fails, no case has passed.
-const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
+/// prints the number of signals when it stops. The list is needed for runs of a single case: if that case fails, no case
+/// has passed.
+const IN_EVERY_RUN: [&str; 2] = [PROBED_IMPORT, "Signals leaked."];
 
 /// The failed requests and lines that were logged during cases that passed.
 #[derive(Debug, Default)]
 pub struct BackgroundOutput {
+    /// Whether [`PROBED_IMPORT`] can also fail because of a planned fault.
+    has_fault_in_query: bool,
     /// For each failed request, and each line without its numbers, the number of passed cases in which it was logged.
     passed: BTreeMap<String, usize>,
 }
 
 impl BackgroundOutput {
+    /// Creates a background without lines. `plan` is the fault plan of the emulated driver.
+    pub fn new(plan: &str) -> Self {
+        let has_fault_in_query = plan.contains("GET_DMABUF_INFO");
+        Self { has_fault_in_query, ..Self::default() }
+    }
+
     /// Adds the lines of the logs and of the runtime's output during a case that passed.
     pub fn add<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
         for key in keys(lines) {
@@ -53,11 +64,15 @@ impl BackgroundOutput {
     /// A line is unusual if it is neither background nor in `IN_EVERY_RUN`. Unusual lines are always possible causes.
     /// * If an unusual request failed, only unusual lines are possible causes.
     /// * Otherwise, failed background requests are also possible causes, except those in `IN_EVERY_RUN`.
-    /// * Without such requests, lines of `IN_EVERY_RUN` that are not background are also possible causes.
+    /// * Without such requests, lines of `IN_EVERY_RUN` that are not background are also possible causes, but
+    ///   `PROBED_IMPORT` only if a planned fault can be its cause.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
             key.is_some_and(|key| IN_EVERY_RUN.contains(&key.as_str()))
+        };
+        let is_probe = |line: &str| {
+            !self.has_fault_in_query && request(line).as_deref() == Some(PROBED_IMPORT)
         };
         let is_failed = |line: &str| driver_line_failed(line) == Some(true);
         let is_background = |line: &str| self.background_short_form(line).is_some();
@@ -70,7 +85,7 @@ impl BackgroundOutput {
             output.lines().partition(|line| match (has_unusual_failure, has_failed_background) {
                 (true, _) => is_unusual(line),
                 (false, true) => is_unusual(line) || is_failed_background(line),
-                (false, false) => !is_background(line),
+                (false, false) => !is_background(line) && !is_probe(line),
             });
         (causes, background.into_iter().map(short_form).collect())
     }
@@ -129,10 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn request_of_every_run_is_cause_if_no_other_fails() {
+    fn probed_import_is_cause_only_if_planned() {
         let (background, einval) = (BackgroundOutput::default(), log_line("= EINVAL"));
         let output = format!("{einval}\n4 Signals leaked.\n");
         let (causes, in_short) = background.split(&output);
+        let in_short: Vec<_> = in_short.into_iter().collect();
+        assert_eq!((causes, in_short), (vec!["4 Signals leaked."], vec![PROBED_IMPORT.to_owned()]));
+        let planned = BackgroundOutput::new("COPY=lost;GET_DMABUF_INFO#2=EINVAL");
+        let (causes, in_short) = planned.split(&output);
         assert_eq!((causes, in_short.len()), (vec![einval.as_str(), "4 Signals leaked."], 0));
         let hang = "driver: 1:2 0.5 engine COPY length=0x1000 = ? (has not returned)";
         let output = format!("{output}{hang}\n");

@@ -80,7 +80,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
     // With --in-process, a signal ends the process at once: the cases cannot be interrupted.
     let interrupt = if args.in_process { Interrupt::default() } else { Interrupt::new()? };
-    let mut background = BackgroundOutput::default();
+    let fault_plan = std::env::var(planned_faults::DRIVER_PLAN).unwrap_or_default();
+    let mut background = BackgroundOutput::new(&fault_plan);
     let result = run_all(args, &options, &mut writer, &mut background, interrupt.flag());
     if let Some(error) = writer.rejection {
         if let Some(stream) = writer.stream {
