@@ -154,6 +154,26 @@ fn map_ignores_planned_faults_of_sequence() {
 }
 
 #[test]
+fn map_shows_last_sequence_by_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sequences.jsonl");
+    let line = |number: u32| {
+        format!(r#"{{"seed":7,"number":{number},"machine":"gpus=1","operations":[]}}"#) + "\n"
+    };
+    std::fs::write(&path, line(4) + &line(6)).unwrap();
+    let path = path.to_str().unwrap();
+    for (choice, expected, has_hint) in
+        [(&[][..], "sequence 6 (seed 7)", true), (&["--trace", "0"], "sequence 4 (seed 7)", false)]
+    {
+        let output = run(&[&["map", path][..], choice].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(stderr(&output).contains(expected), "{output:?}");
+        let hint = "this is the last of 2 sequences; --trace N draws another, from 0";
+        assert_eq!(stderr(&output).contains(hint), has_hint, "{output:?}");
+    }
+}
+
+#[test]
 fn map_stops_at_divergent_result() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.jsonl");

@@ -52,9 +52,12 @@ pub struct Map {
     /// `map` does not read the recordings of `record`. It ignores the planned faults in a sequence's simulation.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The number of the trace in the file, from 0
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub trace: usize,
+    /// The number of the trace or sequence in the file, from 0
+    ///
+    /// The default is the first trace. In a file of sequences, the default is the last: `fuzz` saves a sequence that
+    /// failed after the sequences that ran before it.
+    #[arg(long, value_name = "N")]
+    pub trace: Option<usize>,
     /// Perform only this number of operations
     #[arg(long, value_name = "OPERATIONS")]
     pub until: Option<usize>,
@@ -68,7 +71,7 @@ pub struct Map {
 pub fn run(args: &Map) -> anyhow::Result<Exit> {
     // Check the files before starting a runtime.
     args.output.check_writable()?;
-    let recorded = read_recorded(args)?;
+    let (index, recorded) = read_recorded(args)?;
     let total = match &recorded {
         Recorded::Trace(trace) => trace.ops.len(),
         Recorded::Sequence(sequence) => sequence.operations.len(),
@@ -82,12 +85,12 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
     let (name, vmm, performed, failure_note) = match recorded {
         Recorded::Trace(trace) => {
             let runtime = args.common.runtime.open()?;
-            let replayed = replay_prefix(&runtime, args.trace, &trace, operations)?;
+            let replayed = replay_prefix(&runtime, index, &trace, operations)?;
             let failure_note = replayed.divergence.map(|divergence| {
                 format!("the verdict differs from the recorded one: {divergence}")
             });
             (
-                format!("trace {} (seed {})", args.trace, trace.seed),
+                format!("trace {index} (seed {})", trace.seed),
                 replayed.vmm,
                 replayed.operations,
                 failure_note,
@@ -109,6 +112,9 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
         }
     };
     note!("{name}, after {performed} of {total} operations");
+    if args.trace.is_none() && index > 0 {
+        note!("this is the last of {} sequences; --trace N draws another, from 0", index + 1);
+    }
     let report = vmm.report();
     args.output.write(|out| write_report(out, args.format, &report))?;
     match failure_note {
@@ -132,8 +138,9 @@ fn start_without_faults(mut config: Config) -> anyhow::Result<Runtime> {
     Ok(Runtime::simulated(config)?)
 }
 
-/// Reads the chosen trace or sequence.
-fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
+/// Reads the chosen trace or sequence. Returns it with its number in the file. By default, chooses the first trace, or
+/// the last sequence.
+fn read_recorded(args: &Map) -> anyhow::Result<(usize, Recorded)> {
     if let Some(path) = &args.file
         && let Some(kind @ (FileKind::Recording | FileKind::Report)) = FileKind::of(path)
     {
@@ -145,12 +152,21 @@ fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
     };
     let lines =
         lines.map_err(|cause| BadUsage::with_context(format!("cannot read {name}"), cause))?;
-    match lines.with_sequences().nth(args.trace) {
-        Some(recorded) => {
-            Ok(recorded.map_err(|cause| BadUsage::with_context(format!("in {name}"), cause))?)
+    let mut lines = lines.with_sequences().enumerate();
+    let chosen = match lines.nth(args.trace.unwrap_or(0)) {
+        Some((0, Ok(first @ Recorded::Sequence(_)))) if args.trace.is_none() => {
+            Some(lines.last().unwrap_or((0, Ok(first))))
+        }
+        chosen => chosen,
+    };
+    match chosen {
+        Some((index, recorded)) => {
+            let in_file = |cause| BadUsage::with_context(format!("in {name}"), cause);
+            Ok((index, recorded.map_err(in_file)?))
         }
         None => {
-            let message = format!("{name} has no trace {}; traces are counted from 0", args.trace);
+            let number = args.trace.unwrap_or(0);
+            let message = format!("{name} has no trace {number}; traces are counted from 0");
             bail!(BadUsage(message))
         }
     }
