@@ -300,7 +300,7 @@ fn report_survives_unwritable_log() {
     let arguments = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
     let output = run_simulated("gpus=1", &arguments);
     assert_eq!(failed_level(&report(&output, 2)), None);
-    assert_contains(&stderr(&output), &["cannot write the log (--log)", "No space left"]);
+    assert_contains(&stderr(&output), &["cannot write the log (--log) /dev/full", "No space left"]);
     // The report is also printed if the program file cannot be written.
     let faults = "faults=hsa_amd_vmem_map=0x1008";
     let output = run_simulated(faults, &["--program", "/dev/full", "--format", "json"]);
@@ -308,6 +308,10 @@ fn report_survives_unwritable_log() {
     assert_contains(&stderr(&output), &["cannot write /dev/full", "No space left"]);
     let output = run_simulated(faults, &["--program", "/dev/full"]);
     assert!(!stdout(&output).contains("/dev/full"), "{output:?}");
+    // Both files are named. The second path is another name of the same device.
+    let output = run_simulated(faults, &["--program", "/dev/full", "--log", "/dev/../dev/full"]);
+    let words = ["cannot write /dev/full:", "cannot write the log (--log) /dev/../dev/full:"];
+    assert_contains(&stderr(&output), &words);
 }
 
 #[test]

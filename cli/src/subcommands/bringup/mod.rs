@@ -93,6 +93,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
+    let log_name = || {
+        let path = args.log.iter().map(|path| format!(" {}", path.display())).collect::<String>();
+        format!("the log (--log){path}")
+    };
     let mut driver_errors = BTreeSet::new();
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
@@ -101,7 +105,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             let begun = if runs.is_empty() { begin_log(log) } else { Ok(()) };
             let written = begun
                 .and_then(|()| write_log(log, &run, &args.privacy))
-                .map_err(|cause| output::record_failure("the log (--log)", &cause));
+                .map_err(|cause| output::record_failure(log_name(), &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
         }
@@ -235,6 +239,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     // The table contains these lines. Like `conform`, print them again only if the table is in a file.
     if table.is_none() || args.output.has_path() {
         about_faults().for_each(|line| note!("{line}"));
+    }
+    if let (Err(_), Err(error)) = (&program_written, &log_written) {
+        note!("error: {error}");
     }
     program_written?;
     log_written?;
