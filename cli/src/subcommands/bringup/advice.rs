@@ -18,6 +18,7 @@ use super::suspicion::{
 };
 use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::End;
+use std::path::Path;
 use std::time::Duration;
 
 /// Names the kernel function that handles the request in a line of the driver's log.
@@ -283,6 +284,8 @@ pub struct Setup<'a> {
     /// The configuration of the simulation, if there is one.
     pub config: Option<&'a str>,
     pub planned_faults: &'a [PlannedFault],
+    /// The file of `--program`.
+    pub program: Option<&'a Path>,
 }
 
 /// Returns advice on what to try, the most promising first.
@@ -413,7 +416,8 @@ pub fn advise(
             advice.extend(advise_bus_error(*end).filter(|_| !is_simulation));
             let is_told = driver.is_some() || is_simulation;
             advice.extend((!is_told).then(|| advise_segmentation_fault(run, call, *end)).flatten());
-            advice.extend(environment.advise_backtrace());
+            let backtrace = || environment.advise_backtrace(setup.program);
+            advice.extend(run.is_repeatable_in_c().then(backtrace).flatten());
         }
         _ => {}
     }
@@ -477,7 +481,7 @@ mod tests {
         let limit = Duration::from_secs(80);
         let cause = Cause::Hang(vec![0], limit);
         let (command, earlier) = ("hsa-vmm bringup", Duration::ZERO);
-        let setup = Setup { command, earlier, config: None, planned_faults: &[] };
+        let setup = Setup { command, earlier, config: None, planned_faults: &[], program: None };
         for (idle, expected) in [
             (limit, "suspect the GPU's engine first (the runtime's blit shader)"),
             (Duration::ZERO, "this level may be slow"),

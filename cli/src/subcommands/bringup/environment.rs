@@ -94,9 +94,10 @@ impl Environment {
         }
     }
 
-    /// Says how to get a backtrace of a crash. A simulation does not crash by itself. gdb's command `sharedlibrary`
-    /// reads the symbols of libraries that the loader of a fetched release has loaded.
-    pub fn advise_backtrace(self) -> Option<String> {
+    /// Says how to get a backtrace of a crash. `program` is the file of `--program`. A simulation does not crash by
+    /// itself. gdb's command `sharedlibrary` reads the symbols of libraries that the loader of a fetched release has
+    /// loaded.
+    pub fn advise_backtrace(self, program: Option<&Path>) -> Option<String> {
         let (file, debugger) = match self {
             Self::Simulation => return None,
             Self::EmulatedDriver => ("repeat.c", "gdb -ex run -ex sharedlibrary -ex bt ./repeat"),
@@ -107,6 +108,20 @@ impl Environment {
                 "gdb -batch -ex run -ex sharedlibrary -ex bt FOLDER/repeat",
             ),
         };
+        if let Some(program) = program {
+            // The first lines of the program build `repeat` in the folder of the program.
+            let folder = program.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let built = folder.unwrap_or(Path::new(".")).join("repeat");
+            let (options, _) = debugger.rsplit_once(' ')?;
+            return Some(format!(
+                "get a backtrace: build {} as its first lines say, and run {}",
+                program.display(),
+                in_same_environment(&format!(
+                    "{options} {}",
+                    quoted(&[built.display().to_string()])
+                ))
+            ));
+        }
         Some(format!(
             "get a backtrace: write a C program with --program {file}, build it as its first lines say, and run \
              {}",
@@ -273,6 +288,7 @@ impl LevelRun {
 mod tests {
     use super::Environment::{EmulatedDriver, Real, Simulation, VirtualMachine};
     use hsa_vmm_conformance::{FaultTarget, PlannedFault};
+    use std::path::Path;
     use std::time::Duration;
 
     #[test]
@@ -324,8 +340,13 @@ mod tests {
             assert!(!hang.contains("/proc"), "{hang}");
             assert_eq!(environment.advise_kernel_log(), None);
         }
-        assert_eq!(Simulation.advise_backtrace(), None);
-        assert!(VirtualMachine.advise_backtrace().unwrap().contains("--results FOLDER"));
+        assert_eq!(Simulation.advise_backtrace(None), None);
+        assert!(VirtualMachine.advise_backtrace(None).unwrap().contains("--results FOLDER"));
+        for (program, built) in [("again.c", "./repeat"), ("/a/again.c", "/a/repeat")] {
+            let backtrace = Real.advise_backtrace(Some(Path::new(program))).unwrap();
+            assert!(backtrace.starts_with(&format!("get a backtrace: build {program} as")));
+            assert!(backtrace.ends_with(&format!(" -ex bt {built}")), "{backtrace}");
+        }
         assert!(VirtualMachine.advise_runtime().contains("hsa-vmm vm --rocr"));
         assert!(EmulatedDriver.advise_runtime().contains("hsa-vmm emulate --rocr"));
     }

@@ -241,7 +241,7 @@ mod tests {
         assert!(run.gpu_fault().is_none() && !run.has_logged_fault());
         // Simulated memory is no mapping of a device.
         let (command, earlier) = ("hsa-vmm bringup", std::time::Duration::ZERO);
-        let setup = Setup { command, earlier, config: None, planned_faults: &[] };
+        let setup = Setup { command, earlier, config: None, planned_faults: &[], program: None };
         for signal in [7, 11] {
             let cause = Cause::Crash(vec![0], End::Signal(signal));
             let advice = advise(&run, &cause, run.calls.first(), &None, &[], setup).concat();
@@ -258,7 +258,7 @@ mod tests {
         let text = "a GPU page fault at 0x7f2000: all calls of the level succeeded";
         assert_eq!(run.describe(cause), text);
         let (command, earlier) = ("hsa-vmm bringup", std::time::Duration::ZERO);
-        let setup = Setup { command, earlier, config: None, planned_faults: &[] };
+        let setup = Setup { command, earlier, config: None, planned_faults: &[], program: None };
         let advice = advise(&run, cause, run.calls.last(), &None, &[], setup);
         assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
         // The address can belong to memory to which an earlier call has granted access.

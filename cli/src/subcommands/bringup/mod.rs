@@ -148,7 +148,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut failure = failed_run.and_then(|run| {
         let (command, config) = (&command(run), config.as_deref());
         let earlier = runs.iter().filter(|other| other.level != run.level).map(|it| it.took).sum();
-        Failure::of(run, Setup { command, earlier, config, planned_faults: &faults })
+        let program = args.program.as_deref();
+        Failure::of(run, Setup { command, earlier, config, planned_faults: &faults, program })
     });
     failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
