@@ -11,6 +11,14 @@ use std::path::Path;
 const HEAD: &str = include_str!("program.c");
 /// The C code that only the levels "offset" and "permission" need.
 const PAGE_TABLE: &str = include_str!("page_table.c");
+/// The end of the first comment if the level failed because of an error of the driver.
+const DRIVER_ERROR: &str = "
+ *
+ * The level failed because the driver returned an error to a request. The runtime has ignored the error, so all calls
+ * of this program can succeed. To see the error, run the program inside of `hsa-vmm emulate --log FILE --`, with the
+ * options that bringup was run with, and look for the request in FILE.
+ */
+";
 
 /// Functions that allocate a resource, each with the function that releases the resource and the arguments of the
 /// release. The program releases resources in this order.
@@ -50,6 +58,10 @@ pub fn program_source(run: &LevelRun, path: &Path, is_redacted: bool) -> String 
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut text = HEAD.replace("LEVEL", run.level.title());
     text = text.replacen(" repeat.c ", &format!(" {} ", quoted(&[name])), 1);
+    let has_driver_error = matches!(run.outcome, Outcome::Failed(Cause::DriverError(..)));
+    if has_driver_error {
+        text = text.replacen("\n */\n", DRIVER_ERROR, 1);
+    }
     let file = run.runtime.iter().flatten().next();
     if let Some(folder) = file.and_then(|file| Path::new(file).parent())
         && !is_redacted
@@ -101,6 +113,7 @@ pub fn program_source(run: &LevelRun, path: &Path, is_redacted: bool) -> String 
     // The program does not know which numbers are right.
     let mut statements = first.iter().filter_map(|call| call.begin.c_statement.as_deref());
     let advice = match statements.any(|statement| statement.starts_with("print_")) {
+        _ if has_driver_error => "; look for the driver's error in the log of emulate --log FILE",
         true => "; compare the printed numbers with those of the report",
         false => "",
     };
@@ -209,9 +222,13 @@ mod tests {
     }
 
     fn failed_program(calls: Vec<Call>, failed: usize, is_redacted: bool) -> String {
+        program_of(calls, Cause::Status(failed, 0x1000), is_redacted)
+    }
+
+    fn program_of(calls: Vec<Call>, cause: Cause, is_redacted: bool) -> String {
         let run = LevelRun {
             level: Level::Load,
-            outcome: Outcome::Failed(Cause::Status(failed, 0x1000)),
+            outcome: Outcome::Failed(cause),
             calls,
             facts: Vec::new(),
             runtime: Some(Some("/home/a/rocr/libhsa-runtime64.so.1".into())),
@@ -232,6 +249,18 @@ mod tests {
             let text = failed_program(calls(&ROUND), 5, is_redacted);
             assert!(text.contains(folder), "{text}");
             assert_eq!(text.contains("/home/a"), !is_redacted, "{text}");
+        }
+    }
+
+    #[test]
+    fn program_mentions_ignored_driver_error() {
+        let ignored = Cause::DriverError(Some(5), "the driver returned EIO".to_owned());
+        for (cause, expected) in [(ignored, true), (Cause::Status(5, 0x1000), false)] {
+            let text = program_of(calls(&ROUND), cause, false);
+            let (comment, rest) = text.split_once("\n */\n").unwrap();
+            assert!(rest.starts_with("#define _GNU_SOURCE"), "{text}");
+            assert_eq!(comment.contains("`hsa-vmm emulate --log FILE --`"), expected, "{text}");
+            assert_eq!(rest.contains("; look for the driver's error"), expected, "{text}");
         }
     }
 
