@@ -5,6 +5,7 @@ use super::interface::function_of;
 use super::level::Level;
 use super::record::status_name;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
+use super::suspicion::missing_result;
 
 /// Returns the call and the error in a line of the driver's log.
 pub fn call_and_error(line: &str) -> (String, &str) {
@@ -95,7 +96,8 @@ impl LevelRun {
 
     /// Marks a level as failed if it passed or was skipped although the driver returned an error. The runtime has then
     /// ignored the error, or returned a status that the level accepts. Does not count errors in the level `pressure`,
-    /// which provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
+    /// which provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call. First names an
+    /// earlier request that succeeded without a result, such as an event of 0, because the error can be its effect.
     pub fn fail_on_driver_errors(&mut self) {
         if matches!(self.outcome, Outcome::Failed(_)) || self.level == Level::Pressure {
             return;
@@ -116,8 +118,17 @@ impl LevelRun {
             true => "has not returned from".to_owned(),
             false => format!("returned {error} for"),
         };
+        let mut earlier = self.driver.iter().flatten().take_while(|(other, _)| other < offset);
+        let earlier = earlier.find_map(|(_, line)| {
+            let (field, (call, _)) = (missing_result(line)?, call_and_error(line));
+            let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
+            Some(format!(
+                "returned success for {call}{function}, but did not set {field}; it then "
+            ))
+        });
+        let earlier = earlier.unwrap_or_default();
         let what = format!(
-            "the driver {problem} {call}{function}, and {effect}; errors of the driver in this level: {}",
+            "the driver {earlier}{problem} {call}{function}, and {effect}; errors of the driver in this level: {}",
             errors.len()
         );
         self.outcome = Outcome::Failed(Cause::DriverError(index, what));
@@ -261,6 +272,20 @@ mod tests {
             panic!("{run:?}")
         };
         assert!(what.starts_with("the driver has not returned from kfd WAIT_EVENTS ("), "{what}");
+    }
+
+    #[test]
+    fn missing_result_precedes_its_effect() {
+        let created = "1:1 0.1 kfd CREATE_EVENT event_id=0 -> ok (1.0 us)";
+        let failed = "1:9 0.2 kfd WAIT_EVENTS count=1 = EINVAL (1.0 us)";
+        let mut run = run(Vec::new(), &[(10, created), (20, failed)]);
+        run.fail_on_driver_errors();
+        let Outcome::Failed(Cause::DriverError(None, what)) = run.outcome else {
+            panic!("{run:?}")
+        };
+        let expected = "the driver returned success for kfd CREATE_EVENT (kfd_ioctl_create_event), but did not set \
+                        event_id; it then returned EINVAL for kfd WAIT_EVENTS (kfd_ioctl_wait_events), and ";
+        assert!(what.starts_with(expected), "{what}");
     }
 
     #[test]
