@@ -81,9 +81,9 @@ pub static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     known_folders(env::args_os().chain(outer), values)
 });
 
-/// Returns the folders that [`without_folders`] cannot find in a text: folders whose paths contain white space, and the
-/// folders of relative paths. The longest folders are first. `values` can be lists of paths, which white space
-/// separates, so a folder with white space in `values` must exist.
+/// Returns the folders that [`without_folders`] cannot find in a text: folders whose paths contain a character that
+/// [`ends_path`] accepts, and the folders of relative paths. The longest folders are first. `values` can be lists of
+/// paths, which such characters separate, so a folder with such a character in `values` must exist.
 pub fn known_folders(
     arguments: impl Iterator<Item = OsString>,
     values: impl Iterator<Item = OsString>,
@@ -91,25 +91,25 @@ pub fn known_folders(
     let mut folders = Vec::new();
     let arguments = arguments.map(|word| (word, true));
     for (word, is_argument) in arguments.chain(values.map(|word| (word, false))) {
+        let word = word.to_string_lossy();
         // A word can contain several paths: `--runtime=PATH`, `PATH:PATH`, or a quoted command.
-        for part in word.to_string_lossy().split([':', '=', '\'', '"']) {
+        let parts = word.split([':', '=', '\'', '"']).map(|part| (part, is_argument));
+        for part in parts.clone().map(|(part, _)| part).filter(|part| !part.starts_with('/')) {
             let path = Path::new(part);
-            let named = path.is_absolute().then(|| path.to_owned());
-            for path in [named, path.canonicalize().ok()].into_iter().flatten() {
-                let is_folder = |folder: &&Path| is_argument && *folder != path || folder.is_dir();
-                let spaced = |folder: &Path| {
-                    let text = folder.to_str().filter(|text| text.contains(char::is_whitespace))?;
-                    Some(text.trim_end_matches('/').to_owned())
-                };
-                folders.extend(path.ancestors().filter(is_folder).filter_map(spaced));
-            }
-            if path.is_relative() {
-                let parents = path.ancestors().skip(usize::from(!path.is_dir()));
-                let parents = parents.map(|folder| folder.to_string_lossy().into_owned());
-                // Keep folders of digits: `2/5` can be a value of `--shard`.
-                let is_number = |folder: &String| folder.bytes().all(|it| it.is_ascii_digit());
-                folders.extend(parents.filter(|folder| !is_number(folder)));
-            }
+            let parents = path.ancestors().skip(usize::from(!path.is_dir()));
+            let parents = parents.map(|folder| folder.to_string_lossy().into_owned());
+            // Keep folders of digits: `2/5` can be a value of `--shard`.
+            let is_number = |folder: &String| folder.bytes().all(|it| it.is_ascii_digit());
+            folders.extend(parents.filter(|folder| !is_number(folder)));
+        }
+        // These characters can also be in the name of a folder.
+        let value = word.split_once('=').map(|(_, value)| (value, word.starts_with('-')));
+        let whole = [(&*word, true)].into_iter().chain(value);
+        let whole = whole.map(|(part, is_path)| (part, is_argument && is_path));
+        let lists = [&[':'][..], &[':', '='], &[':', ' ']];
+        let listed = lists.into_iter().flat_map(|separators| word.split(separators));
+        for (part, can_be_missing) in parts.chain(whole).chain(listed.map(|part| (part, false))) {
+            folders.extend(unrecognizable_folders(Path::new(part), can_be_missing));
         }
     }
     folders.sort_by_key(|folder| Reverse(folder.len()));
@@ -117,21 +117,65 @@ pub fn known_folders(
     folders
 }
 
+/// Returns those folders of `path` whose paths contain a character that [`ends_path`] accepts. If `can_be_missing`, the
+/// folders of an absolute path need not exist.
+fn unrecognizable_folders(path: &Path, can_be_missing: bool) -> Vec<String> {
+    let mut folders = Vec::new();
+    for path in [Some(path.to_owned()), path.canonicalize().ok()].into_iter().flatten() {
+        let is_folder = |folder: &&Path| {
+            can_be_missing && path.is_absolute() && *folder != path || folder.is_dir()
+        };
+        let unrecognizable = |folder: &Path| {
+            let text = folder.to_str().filter(|text| text.contains(ends_path))?;
+            Some(text.trim_end_matches('/').to_owned())
+        };
+        folders.extend(path.ancestors().filter(is_folder).filter_map(unrecognizable));
+    }
+    folders
+}
+
+/// Returns how a text can contain the beginning of a path in this folder, each with the replacement: unchanged, quoted
+/// for a shell, and escaped as in JSON.
+fn written_forms(folder: &str) -> Vec<(String, String)> {
+    let start = format!("{folder}/");
+    let escaped = |text: &str| {
+        let text = serde_json::Value::from(text).to_string();
+        text[1..text.len() - 1].to_owned()
+    };
+    let mut forms = Vec::new();
+    // A word with both kinds of quotes consists of several quoted parts. The last part continues after the folder.
+    if let Ok(quoted) = shlex::try_quote(&start)
+        && let Some((first, last)) = quoted.chars().next().zip(quoted.chars().next_back())
+        && [first, last].iter().all(|quote| matches!(quote, '\'' | '"'))
+    {
+        let ends = if first == last { String::new() } else { format!("{first}{last}") };
+        forms.push((quoted[1..quoted.len() - 1].to_owned(), ends + "/"));
+    }
+    forms.push((escaped(&start), "/".to_owned()));
+    forms.push((start, "/".to_owned()));
+    // A shell's words can be in JSON.
+    let in_json = forms.iter().map(|(form, replacement)| (escaped(form), escaped(replacement)));
+    let mut forms: Vec<_> = in_json.chain(forms.clone()).collect();
+    forms.dedup();
+    forms
+}
+
 /// Removes these folders from the paths of files in them. Removes a relative folder only where a path begins.
 pub fn without_known_folders(text: &str, folders: &[String]) -> String {
-    let remove = |text: String, folder: &String| {
-        let folder = format!("{folder}/");
-        let mut parts = text.split(&folder);
+    let forms = folders.iter().flat_map(|folder| {
+        let is_absolute = folder.starts_with('/');
+        written_forms(folder).into_iter().map(move |form| (form, is_absolute))
+    });
+    forms.fold(text.to_owned(), |text, ((form, replacement), is_absolute)| {
+        let mut parts = text.split(&form);
         let mut result = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let begins_path = result.chars().next_back().is_none_or(ends_path);
-            let is_removed = folder.starts_with('/') || begins_path;
-            result.push_str(if is_removed { "/" } else { &folder });
+            result.push_str(if is_absolute || begins_path { &replacement } else { &form });
             result.push_str(part);
         }
         result
-    };
-    folders.iter().fold(text.to_owned(), remove)
+    })
 }
 
 /// Reduces absolute paths, and paths below the home folder, to their last component. Keeps paths below
@@ -263,6 +307,32 @@ mod tests {
         let text = "--runtime '/no such/secret dir/x.so' LIST=/a/x.so /b/y.so";
         let cleaned = without_folders(&without_known_folders(text, &folders));
         assert_eq!(cleaned, "--runtime 'x.so' LIST=x.so y.so");
+    }
+
+    #[test]
+    fn redact_removes_folders_with_separators() {
+        let temporary = tempfile::tempdir().unwrap();
+        let names =
+            ["a;b", "foo(bar", "O'Brien", "v=2", "x:y", "k,l", "q\"r", "b\\s", "c<d", "m'n \"$"];
+        for name in names {
+            let folder = temporary.path().join(name).join("deep");
+            fs::create_dir_all(&folder).unwrap();
+            let file = format!("{}/o.json", folder.display());
+            let missing = format!("/nowhere/{name}/deep/x.so");
+            let words = ["-o".to_owned(), file.clone(), format!("--runtime={missing}")];
+            let lists = [format!("{}:/lib", folder.display())];
+            let [words, lists] = [&words[..], &lists].map(|it| it.iter().map(OsString::from));
+            let folders = known_folders(words, lists);
+            let quoted = shlex::try_join([file.as_str(), &missing]).unwrap();
+            for text in [format!("{file}: {missing}"), format!("{file:?}"), quoted] {
+                for text in [serde_json::Value::from(text.as_str()).to_string(), text] {
+                    let cleaned = without_folders(&without_known_folders(&text, &folders));
+                    assert!(!cleaned.contains('/'), "{name}: {text}: {cleaned}");
+                    let is_clean = |part| !cleaned.replace("x.so", "").contains(part);
+                    assert!(is_clean("deep") && is_clean(&name[..1]), "{name}: {text}: {cleaned}");
+                }
+            }
+        }
     }
 
     #[test]
