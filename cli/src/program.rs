@@ -228,14 +228,26 @@ fn unquoted_program_name() -> String {
 
 /// Quotes words for a shell and joins them.
 pub fn quoted(words: &[String]) -> String {
+    let home = env::var("HOME").unwrap_or_default();
+    words.iter().map(|word| quoted_word(word, &home)).collect::<Vec<_>>().join(" ")
+}
+
+/// Quotes a word for a shell. Does not quote the home folder at the start of the word, because reports replace that
+/// folder by `~`, and a shell does not expand a quoted `~`.
+fn quoted_word(word: &str, home: &str) -> String {
     // Quoting fails only for a NUL, which no argument contains.
-    let word = |word: &String| shlex::try_quote(word).map_or_else(|_| word.clone(), Into::into);
-    words.iter().map(word).collect::<Vec<_>>().join(" ")
+    let quoted = |word: &str| shlex::try_quote(word).map_or_else(|_| word.into(), String::from);
+    let home = home.trim_end_matches('/');
+    let rest = word.strip_prefix(home).and_then(|rest| rest.strip_prefix('/'));
+    match rest.filter(|rest| !rest.is_empty() && !home.is_empty() && quoted(home) == home) {
+        Some(rest) => format!("{home}/{}", quoted(rest)),
+        None => quoted(word),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{quoted, replace_folder, without_options};
+    use super::{quoted, quoted_word, replace_folder, without_options};
 
     #[test]
     fn folder_that_needs_quotes_is_removed() {
@@ -246,6 +258,22 @@ mod tests {
             let expected = format!("hsa-vmm emulate -- hsa-vmm conform --filter '{program}s'");
             assert_eq!(replace_folder(&line, &program), expected);
         }
+    }
+
+    #[test]
+    fn home_folder_is_not_quoted() {
+        for (word, expected) in [
+            ("/home/a/my bin/hsa-vmm", "/home/a/'my bin/hsa-vmm'"),
+            ("/home/a/O'B/x", "/home/a/\"O'B/x\""),
+            ("/home/a/bin", "/home/a/bin"),
+            ("/home/a b/c", "'/home/a b/c'"),
+            ("/home/ab/c d", "'/home/ab/c d'"),
+            ("x y", "'x y'"),
+        ] {
+            assert_eq!(quoted_word(word, "/home/a/"), expected);
+        }
+        assert_eq!(quoted_word("/home/a b/c", "/home/a b"), "'/home/a b/c'");
+        assert_eq!(quoted_word("/a b", "/"), "'/a b'");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use crate::planned_faults::{self, is_driver_emulated};
 use crate::program;
 use crate::redaction::{
-    KNOWN_FOLDERS, REDACTED, without_folders, without_known_folders, without_last_output,
-    without_names_of_this_user, without_pci_addresses, without_serial_numbers,
+    KNOWN_FOLDERS, REDACTED, with_home_in_quotes, without_folders, without_known_folders,
+    without_last_output, without_names_of_this_user, without_pci_addresses, without_serial_numbers,
 };
 use crate::screen::Screen;
 use crate::subcommands::kfd_version;
@@ -287,7 +287,11 @@ impl Privacy {
     /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, also removes serial
     /// numbers, PCI addresses, and the folders of paths outside of `/dev`, `/proc` and `/sys`.
     pub fn clean_text(&self, text: &str) -> String {
-        let text = if self.redact { &without_known_folders(text, &KNOWN_FOLDERS) } else { text };
+        let without_known = |text: &str| {
+            let home = env::var("HOME").ok();
+            without_known_folders(&with_home_in_quotes(text, home.as_deref()), &KNOWN_FOLDERS)
+        };
+        let text = if self.redact { &without_known(text) } else { text };
         let shortened = without_names_of_this_user(text);
         match self.redact {
             true => without_serial_numbers(&without_pci_addresses(&without_folders(&shortened))),

@@ -44,6 +44,17 @@ pub fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> Stri
     text
 }
 
+/// Moves a quote after the home folder to the start of the path, so that the path is complete between the quotes.
+/// [`quoted`](crate::program::quoted) writes the quote after the folder.
+pub fn with_home_in_quotes(text: &str, home: Option<&str>) -> String {
+    let home = home.map(|home| home.trim_end_matches('/')).filter(|home| !home.is_empty());
+    let Some(home) = home else { return text.to_owned() };
+    // Quotes in JSON are escaped.
+    ["'", "\"", "\\\""].iter().fold(text.to_owned(), |text, quote| {
+        text.replace(&format!("{home}/{quote}"), &format!("{quote}{home}/"))
+    })
+}
+
 /// Calls [`without_names`] with the home folder and the name of this user.
 pub fn without_names_of_this_user(text: &str) -> String {
     let user = env::var("USER").or_else(|_| env::var("LOGNAME")).ok();
@@ -288,6 +299,16 @@ mod tests {
         assert_eq!(without_names("/a", Some("/"), None), "/a");
         let text = "/build/root/usr/x.so /root/root/a";
         assert_eq!(without_names(text, Some("/root"), None), "/build/root/usr/x.so ~/root/a");
+    }
+
+    #[test]
+    fn redact_removes_folders_below_the_home_folder() {
+        let text = "/home/anna/'my bin/hsa-vmm' -o /home/anna/\"O'B/x\" /home/anna/\\\"a b/c\\\"";
+        let quoted = with_home_in_quotes(text, Some("/home/anna/"));
+        let expected =
+            "'/home/anna/my bin/hsa-vmm' -o \"/home/anna/O'B/x\" \\\"/home/anna/a b/c\\\"";
+        assert_eq!(quoted, expected);
+        assert_eq!(with_home_in_quotes("/'a'", Some("/")), "/'a'");
     }
 
     #[test]
