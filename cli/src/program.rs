@@ -245,9 +245,31 @@ fn quoted_word(word: &str, home: &str) -> String {
     }
 }
 
+/// The folder of the runtime in the build commands of C programs, if the runtime's file is not known.
+const DEFAULT_FOLDER: &str = "/opt/rocm/lib";
+
+/// Changes the build command at the start of a C program: replaces the file name `default_name` by that of `source`,
+/// and [`DEFAULT_FOLDER`] by the folder of the runtime's `library`.
+pub fn with_build_command(
+    program: &str,
+    default_name: &str,
+    source: &Path,
+    library: Option<&Path>,
+) -> String {
+    let folder = library.and_then(Path::parent).map(|folder| folder.display().to_string());
+    // The command is in a comment, which `*/` would end.
+    let folder = folder.filter(|folder| !folder.is_empty() && !folder.contains("*/"));
+    let folder = folder.unwrap_or_else(|| DEFAULT_FOLDER.to_owned());
+    let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // The second occurrence is in the sentence about `LD_LIBRARY_PATH`.
+    let program = program.replacen(DEFAULT_FOLDER, &quoted(&[folder]), 2);
+    program.replacen(&format!(" {default_name} "), &format!(" {} ", quoted(&[name])), 1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{quoted, quoted_word, replace_folder, without_options};
+    use super::{quoted, quoted_word, replace_folder, with_build_command, without_options};
+    use std::path::Path;
 
     #[test]
     fn folder_that_needs_quotes_is_removed() {
@@ -274,6 +296,23 @@ mod tests {
         }
         assert_eq!(quoted_word("/home/a b/c", "/home/a b"), "'/home/a b/c'");
         assert_eq!(quoted_word("/a b", "/"), "'/a b'");
+    }
+
+    #[test]
+    fn build_command_quotes_file_and_folder() {
+        let text = "cc -o x x.c -L/opt/rocm/lib -lx; LD_LIBRARY_PATH=/opt/rocm/lib";
+        for (library, folder) in [
+            (Some("/srv/my rocr/x.so"), "'/srv/my rocr'"),
+            (Some("/srv/it's/x.so"), "\"/srv/it's\""),
+            (Some("/srv/a*/x/x.so"), "/opt/rocm/lib"),
+            (Some("x.so"), "/opt/rocm/lib"),
+            (None, "/opt/rocm/lib"),
+        ] {
+            let (source, library) = (Path::new("/a/b c.c"), library.map(Path::new));
+            let filled = with_build_command(text, "x.c", source, library);
+            let expected = format!("cc -o x 'b c.c' -L{folder} -lx; LD_LIBRARY_PATH={folder}");
+            assert_eq!(filled, expected);
+        }
     }
 
     #[test]

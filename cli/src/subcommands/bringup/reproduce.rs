@@ -2,7 +2,7 @@
 
 use super::level::Level;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
-use crate::program::quoted;
+use crate::program::with_build_command;
 use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -55,18 +55,12 @@ pub fn program_source(run: &LevelRun, path: &Path, is_redacted: bool) -> String 
         Level::Shared => (calls_of(0), calls_of(1)),
         _ => (calls_of(failed_process), Vec::new()),
     };
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut text = HEAD.replace("LEVEL", run.level.title());
-    text = text.replacen(" repeat.c ", &format!(" {} ", quoted(&[name])), 1);
+    let library = run.runtime.iter().flatten().next().filter(|_| !is_redacted);
+    let mut text = with_build_command(HEAD, "repeat.c", path, library.map(Path::new));
+    text = text.replacen("LEVEL", run.level.title(), 1);
     let has_driver_error = matches!(run.outcome, Outcome::Failed(Cause::DriverError(..)));
     if has_driver_error {
         text = text.replacen("\n */\n", DRIVER_ERROR, 1);
-    }
-    let file = run.runtime.iter().flatten().next();
-    if let Some(folder) = file.and_then(|file| Path::new(file).parent())
-        && !is_redacted
-    {
-        text = text.replace("/opt/rocm/lib", &folder.display().to_string());
     }
     text = text.replace("GRANULES", &run.level.granule_count().to_string());
     text = text.replacen("DECLARATIONS", &declarations(), 1);
