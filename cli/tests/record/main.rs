@@ -226,6 +226,14 @@ fn program_repeats_the_calls() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let calls = fs::read_to_string(&file).unwrap().lines().count() - 2;
         assert_eq!(stdout(&output), format!("{calls} of {calls} calls agreed\n"));
+        // The program contains the command that builds it.
+        let words = [HSA_VMM, "replay", &file, "--program", &fixture.path("a b.c")];
+        assert!(run(&fixture.emulated_command(&words)[1..]).status.success());
+        let text = fs::read_to_string(fixture.path("a b.c")).unwrap();
+        let build = text.lines().find_map(|line| line.strip_prefix(" *   ")).unwrap();
+        let mut shell = Command::new("sh");
+        let built = shell.args(["-c", build]).current_dir(fixture.folder.path()).output().unwrap();
+        assert!(built.status.success(), "{build}: {built:?}");
     });
 }
 

@@ -1,7 +1,10 @@
 /* Repeats HSA calls that `hsa-vmm record` has recorded, and compares each status with the recorded status. Needs no
  * headers of ROCm. To build:
  *
- *   cc -g -o again again.c -L/opt/rocm/lib -l:libhsa-runtime64.so.1
+ *   cc -g -o again again.c -L/opt/rocm/lib -l:libhsa-runtime64.so.1 -Wl,--allow-shlib-undefined
+ *
+ * The last option is needed if the runtime was built for a newer C library than this machine's. Run the program with
+ * LD_LIBRARY_PATH=/opt/rocm/lib, or inside of `hsa-vmm emulate --rocr VERSION --`.
  *
  * Recorded program: PROGRAM
  */

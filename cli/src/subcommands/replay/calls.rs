@@ -2,6 +2,8 @@
 
 use super::Replay;
 use crate::arguments::Format;
+use crate::choice::RuntimeChoice;
+use crate::program::with_build_command;
 use crate::screen::note;
 use crate::table::table;
 use crate::{BadUsage, Exit, output};
@@ -46,7 +48,13 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     }
     let plan = plan(&recording);
     if let Some(file) = &args.program {
-        output::save(file, program::source(&recording, &plan).as_bytes())?;
+        let library = match &args.common.runtime.choice {
+            RuntimeChoice::Library(library) => Some(library.as_path()),
+            RuntimeChoice::Auto | RuntimeChoice::Simulation => None,
+        };
+        let text = program::source(&recording, &plan);
+        let text = with_build_command(&text, "again.c", file, library);
+        output::save(file, text.as_bytes())?;
         return Ok(Exit::Success);
     }
     let runtime = args.common.runtime.open()?;
