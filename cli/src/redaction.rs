@@ -83,7 +83,7 @@ fn replace_complete(
 }
 
 /// The folders that [`known_folders`] finds for this process.
-pub static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+pub static KNOWN_FOLDERS: LazyLock<Vec<KnownFolder>> = LazyLock::new(|| {
     let paths = [env::current_dir(), env::current_exe()];
     let paths = paths.into_iter().filter_map(Result::ok).map(PathBuf::into_os_string);
     let values = env::vars_os().map(|(_, value)| value).chain(paths);
@@ -92,13 +92,21 @@ pub static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     known_folders(env::args_os().chain(outer), values)
 });
 
+/// A folder that [`without_folders`] cannot find in a text.
+#[derive(Debug)]
+pub struct KnownFolder {
+    is_absolute: bool,
+    /// The forms in which a text can contain the folder, each with its replacement.
+    written: Vec<(String, String)>,
+}
+
 /// Returns the folders that [`without_folders`] cannot find in a text: folders whose paths contain a character that
 /// [`ends_path`] accepts, and the folders of relative paths. The longest folders are first. `values` can be lists of
 /// paths, which such characters separate, so a folder with such a character in `values` must exist.
 pub fn known_folders(
     arguments: impl Iterator<Item = OsString>,
     values: impl Iterator<Item = OsString>,
-) -> Vec<String> {
+) -> Vec<KnownFolder> {
     let mut folders = Vec::new();
     let arguments = arguments.map(|word| (word, true));
     for (word, is_argument) in arguments.chain(values.map(|word| (word, false))) {
@@ -125,7 +133,11 @@ pub fn known_folders(
     }
     folders.sort_by_key(|folder| Reverse(folder.len()));
     folders.dedup();
-    folders
+    let known = |folder: String| KnownFolder {
+        is_absolute: folder.starts_with('/'),
+        written: written_forms(&folder),
+    };
+    folders.into_iter().map(known).collect()
 }
 
 /// Returns those folders of `path` whose paths contain a character that [`ends_path`] accepts. If `can_be_missing`, the
@@ -172,21 +184,28 @@ fn written_forms(folder: &str) -> Vec<(String, String)> {
 }
 
 /// Removes these folders from the paths of files in them. Removes a relative folder only where a path begins.
-pub fn without_known_folders(text: &str, folders: &[String]) -> String {
-    let forms = folders.iter().flat_map(|folder| {
-        let is_absolute = folder.starts_with('/');
-        written_forms(folder).into_iter().map(move |form| (form, is_absolute))
-    });
-    forms.fold(text.to_owned(), |text, ((form, replacement), is_absolute)| {
-        let mut parts = text.split(&form);
-        let mut result = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let begins_path = result.chars().next_back().is_none_or(ends_path);
-            result.push_str(if is_absolute || begins_path { &replacement } else { &form });
-            result.push_str(part);
+pub fn without_known_folders(text: &str, folders: &[KnownFolder]) -> String {
+    let mut text = text.to_owned();
+    for folder in folders {
+        for (form, replacement) in &folder.written {
+            if text.contains(form) {
+                text = without_form(&text, form, replacement, folder.is_absolute);
+            }
         }
-        result
-    })
+    }
+    text
+}
+
+/// Replaces `form`, but unless `is_absolute` only where a path begins.
+fn without_form(text: &str, form: &str, replacement: &str, is_absolute: bool) -> String {
+    let mut parts = text.split(form);
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let begins_path = result.chars().next_back().is_none_or(ends_path);
+        result.push_str(if is_absolute || begins_path { replacement } else { form });
+        result.push_str(part);
+    }
+    result
 }
 
 /// Reduces absolute paths, and paths below the home folder, to their last component. Keeps paths below
