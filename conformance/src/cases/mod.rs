@@ -48,10 +48,16 @@ mod sharing;
 mod unmap;
 
 use crate::Case;
+use std::sync::LazyLock;
 
 /// Returns all cases, grouped by area.
 #[must_use]
 pub fn cases() -> Vec<&'static Case> {
+    static CASES: LazyLock<Vec<&'static Case>> = LazyLock::new(sorted_cases);
+    CASES.clone()
+}
+
+fn sorted_cases() -> Vec<&'static Case> {
     let mut cases: Vec<&Case> = [
         runtime::CASES,
         pool::CASES,
