@@ -141,7 +141,7 @@ impl Vmm {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle without a valid size, or a handle that the runtime rejects;
     /// [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric, or if the `Vmm` controls
-    /// the page table of a GPU ([`VmmOptions::with_page_tables`](crate::VmmOptions::with_page_tables)).
+    /// the page table of a GPU ([`VmmOptions::with_page_tables`](crate::vmm::VmmOptions::with_page_tables)).
     pub fn import_from_fabric_handle(&self, fabric: &FabricHandle) -> Result<Handle, Error> {
         self.run(Operation::ImportFromShareableHandle, |shared| shared.import_fabric(fabric))
     }
