@@ -33,11 +33,10 @@
 //! Every wait of an importer for the exporter has a time limit, even if the exporter is stopped or killed. To limit the
 //! wait, this library fetches the memory itself and passes it to the runtime; AMD's runtime would wait forever. Opening
 //! waits at most 15 seconds while the exporter is freeing the memory, then 5 seconds for the exporter to respond, and
-//! one second for each of the sockets and the memory that it must close. [`IpcHandle::is_freed`]
-//! also waits at most 15 seconds while the exporter is freeing the memory. Other calls do not wait for the exporter.
-//! There is one exception: the system call that opens the exporter's table has no time limit. A hostile exporter can put
-//! a file of a FUSE file system in the place of the table at the right moment. The server of this file system can then
-//! delay `open`.
+//! one second for each of the sockets and the memory that it must close. [`IpcHandle::is_freed`] also waits at most 15
+//! seconds while the exporter is freeing the memory. Other calls do not wait for the exporter. There is one exception:
+//! the system call that opens the exporter's table has no time limit. A hostile exporter can put a file of a FUSE file
+//! system in the place of the table at the right moment. The server of this file system can then delay `open`.
 //!
 //! Exporting has no time limit if the runtime shares by dma-buf. AMD's server sends exported memory to any
 //! process of the network namespace, of any user. The server then holds its lock until that process acknowledges the

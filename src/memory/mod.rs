@@ -105,14 +105,12 @@ impl PoolMemory {
             let owner = runtime.agent(agent).ok_or(invalid(Problem::UnknownAgent))?;
             let pool = pool_of(owner, flags).ok_or(invalid(Problem::NoPool))?;
             let native = runtime.native();
-            let start = native.pool_allocate(pool.native, size).map_err(|failure| match failure
-                .status
-            {
+            let start = native.pool_allocate(pool.native, size).map_err(|failure| {
                 // Only the simulation opens a file for each allocation.
-                Status::OUT_OF_RESOURCES if native.is_simulation() && out_of_descriptors() => {
-                    ErrorKind::OutOfDescriptors
-                }
-                _ => ErrorKind::of_call(failure, size),
+                let is_out = failure.status == Status::OUT_OF_RESOURCES
+                    && native.is_simulation()
+                    && out_of_descriptors();
+                if is_out { ErrorKind::OutOfDescriptors } else { ErrorKind::of_call(failure, size) }
             })?;
             let record = Arc::new(Record {
                 start,

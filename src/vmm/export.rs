@@ -82,8 +82,8 @@ impl Vmm {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is empty, is not mapped completely in one reservation, extends past
     /// the end of pool memory, or is pool memory of a CPU; [`ErrorKind::NotSupported`] if the runtime cannot export
-    /// pool memory, or for memory that was imported over a fabric; [`ErrorKind::OutOfDescriptors`]; [`ErrorKind::OutsideDmaBuf`] if the runtime returns a dma-buf that
-    /// does not contain the range.
+    /// pool memory, or for memory that was imported over a fabric; [`ErrorKind::OutOfDescriptors`];
+    /// [`ErrorKind::OutsideDmaBuf`] if the runtime returns a dma-buf that does not contain the range.
     pub fn export_address_range(
         &self,
         address: Address,

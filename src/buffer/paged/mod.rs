@@ -223,7 +223,8 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Unmaps the pages that were mapped ahead. Releases their memory and what `unmap` could not, or keeps it in the pool.
+    /// Unmaps the pages that were mapped ahead. Releases their memory, and the memory that `unmap` could not release, or
+    /// keeps it in the pool.
     ///
     /// # Errors
     /// As for [`unmap`](Self::unmap).

@@ -233,8 +233,9 @@ impl RetireQueue {
     /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than the
     /// queue's capacity; [`Problem::TooMany`] for more than [`MAX_SIGNALS`](Self::MAX_SIGNALS) signals;
     /// [`Problem::Null`] for a null signal; [`Problem::ForeignHandle`] for a mapping of another `Vmm`;
-    /// [`ErrorKind::Quarantined`] if the mapping's reservation is quarantined; [`ErrorKind::Forked`]. The error contains the mapping. Dropping the error, as the operator `?` does, unmaps the
-    /// mapping at once, even if an agent still uses it.
+    /// [`ErrorKind::Quarantined`] if the mapping's reservation is quarantined; [`ErrorKind::Forked`]. The error contains
+    /// the mapping. Dropping the error, as the operator `?` does, unmaps the mapping at once, even if an agent still
+    /// uses it.
     ///
     /// # Safety
     /// The signals must be signals of the `Vmm`'s runtime, and must not be destroyed before the retirement has
