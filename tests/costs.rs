@@ -67,7 +67,6 @@ fn mapping_takes_little_memory() {
     }
 }
 
-/// The ledger's memory per mapping stays small, whichever mappings of a range are unmapped.
 #[test]
 fn retire_queue_takes_documented_memory() {
     let (vmm, ..) = open_and_reserve(1);
@@ -80,6 +79,7 @@ fn retire_queue_takes_documented_memory() {
     }
 }
 
+/// The ledger's memory per mapping stays small, whichever mappings of a range are unmapped.
 #[test]
 fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;

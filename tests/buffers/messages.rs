@@ -34,13 +34,13 @@ fn runtime_errors_name_pages() {
 /// Unmapping pages maps the zero page.
 #[test]
 fn failed_unmap_names_the_call_of_the_program() {
-    for has_zero_page in [false, true] {
+    for (has_zero_page, function) in [(false, "hsa_amd_vmem_unmap"), (true, "hsa_amd_vmem_map")] {
         let machine = Machine::new(Config::mi300x(1));
         let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
         let buffer = if has_zero_page { buffer.with_zero_page() } else { buffer };
         let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         buffer.map(0..4).unwrap();
-        let plan = FaultPlan::none().always("hsa_amd_vmem_unmap", OUT_OF_RESOURCES);
+        let plan = FaultPlan::none().fail(function, 1, OUT_OF_RESOURCES);
         machine.simulation.set_faults(plan);
         let error = buffer.unmap(1..3).unwrap_err();
         machine.simulation.set_faults(FaultPlan::none());
