@@ -437,3 +437,55 @@ fn merged_view_stays_at_the_mapping_limit() {
         assert_eq!(end, End::Success, "{name}");
     }
 }
+
+/// Calls `act` while `mmap` fails because the process locks all new memory.
+fn with_locked_memory<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: changes only the user and a flag of this child process. Root may lock any memory. Without PR_SET_DUMPABLE,
+    // the process could not read its list of mappings.
+    unsafe {
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setresuid(65534, 65534, 65534), 0);
+            libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
+        }
+    }
+    process::with_limit(libc::RLIMIT_MEMLOCK, 4096, || {
+        // SAFETY: changes only how the kernel maps memory of this process.
+        assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
+        let result = act();
+        // SAFETY: as above.
+        unsafe { libc::munlockall() };
+        result
+    })
+}
+
+/// If locked memory is limited, or if the limit of addresses is below what the process uses, `mmap` fails even if it
+/// would only replace a mapping.
+#[test]
+fn unmap_removes_access_without_mmap() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let generations = machine::generations().into_iter();
+    for ((name, config), is_locked) in generations.flat_map(|it| [(it.clone(), false), (it, true)])
+    {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config.clone());
+            let granule = machine.granule();
+            let (base, _) = machine.map_new_memory(0, granule);
+            let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            machine.vmm.set_access(base, granule, &grants).unwrap();
+            let unmap = || machine.vmm.unmap(base, granule);
+            match is_locked {
+                true => with_locked_memory(unmap).unwrap(),
+                false => process::with_limit(libc::RLIMIT_AS, 4096, unmap).unwrap(),
+            }
+            process::assert_inaccessible(base.get(), granule, "unmapped");
+            // The reservation can be used, and the next unmap removes the view.
+            machine.map(base, granule, machine.create(0, granule));
+            machine.vmm.unmap(base, granule).unwrap();
+            let is_view = |it: &process::Region| it.start == base.get() && !it.name.is_empty();
+            assert!(!process::regions().iter().any(is_view));
+        });
+        assert_eq!(end, End::Success, "{name}, {is_locked}");
+    }
+}

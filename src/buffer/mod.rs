@@ -76,7 +76,7 @@ fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
 /// of such a list fails, the process ends.
 fn can_list_mappings(count: usize) -> bool {
     /// The lists need less than this number of bytes for each mapping.
-    const BYTES_PER_MAPPING: usize = 1024;
+    const BYTES_PER_MAPPING: usize = 1280;
     let mut lists: Vec<[u8; BYTES_PER_MAPPING]> = Vec::new();
     let is_allocated = lists.try_reserve_exact(count).is_ok();
     // Without this use, the compiler could remove the allocation.

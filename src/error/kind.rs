@@ -2,8 +2,8 @@
 
 use super::feature::Feature;
 use super::message::{
-    OR_SIMULATION, advice, advise_mapping, advise_start, describe_shortage, explain_status,
-    is_shortage, list_libraries, opens_descriptor,
+    OR_SIMULATION, advice, advise_mapping, advise_start, describe_hole, describe_shortage,
+    explain_status, is_shortage, list_libraries, opens_descriptor,
 };
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
@@ -106,8 +106,7 @@ pub enum ErrorKind {
     /// The runtime or the library left an address-space hole in a reservation, and the library could not fill the hole.
     /// Either a foreign mapping was created there, or the kernel allows no more mappings.
     #[error(
-        "no mapping is left in {size:#x} bytes at {address} of the reservation, and mmap could not reserve these \
-         addresses again: {errno}{}", advise_mapping("mmap", *errno)
+        "{size:#x} bytes at {address} of the reservation {}", describe_hole(*errno)
     )]
     HoleNotFilled {
         /// The start of the hole.

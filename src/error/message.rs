@@ -84,8 +84,8 @@ pub(super) fn is_reserve(call: &str) -> bool {
 pub(super) fn advice(call: &str) -> &'static str {
     match call {
         call if is_reserve(call) => {
-            "free addresses, reserve fewer, choose a smaller alignment, or raise the kernel's limit of mappings \
-             (`sysctl vm.max_map_count`)"
+            "free addresses, reserve fewer, choose a smaller alignment, or raise a limit: of addresses (`ulimit -v`), \
+             of mappings (`sysctl vm.max_map_count`) or, after mlockall, of locked memory (`ulimit -l`)"
         }
         call if ALLOCATING.contains(&call) => {
             "release memory, or use another agent's (Runtime::available_memory)"
@@ -111,12 +111,27 @@ pub(super) fn advise_page(access: Access) -> &'static str {
     }
 }
 
-/// Says what to do if a system call failed because the process may have reached the kernel's limit of mappings.
+/// Describes an address-space hole that `mmap` could not fill.
+pub(super) fn describe_hole(errno: Errno) -> String {
+    match errno {
+        Errno::EXIST => "may contain a foreign mapping".to_owned(),
+        _ => format!(
+            "are not mapped any more, and mmap could not reserve them again: {errno}{}",
+            advise_mapping("mmap", errno)
+        ),
+    }
+}
+
+/// Says what to do if a system call failed because the process may have reached a limit.
 pub(super) fn advise_mapping(call: &str, errno: Errno) -> &'static str {
     match (call, errno) {
         ("mmap" | "mprotect" | "munmap" | "pthread_create", Errno::NOMEM) => {
-            "; the process may have reached the kernel's limit of mappings: raise it \
-             (`sysctl vm.max_map_count`) or unmap memory"
+            "; the process may have reached the kernel's limit of mappings (`sysctl vm.max_map_count`) or its limit of \
+             addresses (`ulimit -v`): raise it or unmap memory"
+        }
+        ("mmap", Errno::AGAIN) => {
+            "; the process has called mlockall and reached its limit of locked memory (`ulimit -l`): raise it or \
+             unlock memory"
         }
         _ => "",
     }

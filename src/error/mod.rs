@@ -245,8 +245,8 @@ impl<T> From<Rejected<T>> for Error {
 ///
 /// The addresses are never freed. What is mapped in the range stays mapped, and its memory allocated, at least until the
 /// last [`Vmm`](crate::Vmm) is dropped. However, if [`Vmm::unmap`](crate::Vmm::unmap) could not keep the addresses
-/// reserved ([`ErrorKind::HoleNotFilled`]), or could not remove the CPU's view at the kernel's limit of mappings (`mmap`
-/// failed), the runtime has unmapped the memory. Such a view stays accessible until the process ends.
+/// reserved ([`ErrorKind::HoleNotFilled`]), or could not remove the access of the CPU's view at the kernel's limit of
+/// mappings (`mmap` failed), the runtime has unmapped the memory. Such a view stays accessible until the process ends.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("{size:#x} bytes at {address} since {operation}: {}", self.reason())]
 #[non_exhaustive]

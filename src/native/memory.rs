@@ -156,9 +156,9 @@ pub(crate) fn check_room(count: usize) -> Result<(), Errno> {
 /// Why the mappings in a range were not replaced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NotReplaced {
-    /// The old mappings are still there: the process has reached the limit of mappings, and a mapping extends past the
-    /// range, or no descriptor is free to find this out.
-    AtLimit,
+    /// The old mappings are still there, because the process has reached a limit, or no descriptor is free to find this
+    /// out. Contains the error of `mmap`.
+    Kept(Errno),
     /// The old mappings may still be there, or the kernel has unmapped a part of them.
     Failed(Errno),
     /// The old mappings are gone, and the range could not be reserved again. Any mapping in it belongs to other code.
@@ -170,8 +170,9 @@ pub(crate) enum NotReplaced {
 /// first. This makes room only if no mapping extends past the range; otherwise the function changes nothing.
 ///
 /// If `mmap` with `FIXED` fails for another reason, the kernel may have unmapped the range first (up to Linux 6.11), and
-/// another thread may have mapped memory there. At the limit, `mmap` fails before it looks at the range (`do_mmap` in
-/// mm/mmap.c), even with `FIXED_NOREPLACE`. This tells the cases apart.
+/// another thread may have mapped memory there. At the limit of mappings, `mmap` fails before it looks at the range
+/// (`do_mmap` in mm/mmap.c), even with `FIXED_NOREPLACE`. At the limits of locked memory and of addresses, `mmap` with
+/// `FIXED` changes nothing, and with `FIXED_NOREPLACE` finds the old mappings. This tells the cases apart.
 ///
 /// # Safety
 /// Only this library and the runtime use the mappings in the range.
@@ -180,11 +181,11 @@ unsafe fn replace(
     size: usize,
     map: impl Fn(MapFlags) -> Result<(), Errno>,
 ) -> Result<(), NotReplaced> {
-    match map(MapFlags::FIXED) {
-        Ok(()) => Ok(()),
-        Err(Errno::NOMEM) if fill_hole(address, size) == Err(Errno::NOMEM) => {
+    let Err(errno) = map(MapFlags::FIXED) else { return Ok(()) };
+    match fill_hole(address, size) {
+        Err(Errno::NOMEM) if errno == Errno::NOMEM => {
             if is_merged(address, size) {
-                return Err(NotReplaced::AtLimit);
+                return Err(NotReplaced::Kept(errno));
             }
             // SAFETY: the caller guarantees that the old mappings may be replaced.
             unsafe { munmap(address as *mut c_void, size) }.map_err(NotReplaced::Failed)?;
@@ -194,7 +195,12 @@ unsafe fn replace(
                 Err(NotReplaced::Failed(errno))
             })
         }
-        Err(errno) => Err(NotReplaced::Failed(errno)),
+        Err(Errno::EXIST)
+            if is_covered(address, size, is_inaccessible_or_shared) != Some(false) =>
+        {
+            Err(NotReplaced::Kept(errno))
+        }
+        _ => Err(NotReplaced::Failed(errno)),
     }
 }
 
@@ -257,8 +263,7 @@ pub(crate) unsafe fn protect(
 unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
     // SAFETY: the caller guarantees that the old mappings may be replaced.
-    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
-    Ok(())
+    unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags) }.map(drop)
 }
 
 /// How [`block_access`] has removed the access to a range.
@@ -298,7 +303,7 @@ pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<Blocked
     }
 }
 
-/// Replaces the mappings in a range by one inaccessible mapping, as [`block_access`] does, but never keeps them.
+/// Replaces the mappings in a range by one inaccessible mapping.
 ///
 /// # Safety
 /// As for [`map_shared`].
@@ -338,7 +343,7 @@ pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errn
 /// also succeeds if it cannot find out what is mapped in the range, because no descriptor is free.
 pub(crate) fn fill_possible_hole_of_map(address: usize, size: usize) -> Result<(), Errno> {
     match fill_hole(address, size) {
-        Err(_) if known_inaccessible(address, size) != Some(false) => Ok(()),
+        Err(_) if is_covered(address, size, |it| it.starts_with("---")) != Some(false) => Ok(()),
         result => result,
     }
 }
@@ -346,19 +351,24 @@ pub(crate) fn fill_possible_hole_of_map(address: usize, size: usize) -> Result<(
 /// Returns whether the whole range is mapped without access. Returns `false` if the kernel's list of mappings cannot
 /// be read.
 pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
-    known_inaccessible(address, size).unwrap_or(false)
+    is_covered(address, size, |permissions| permissions.starts_with("---")).unwrap_or(false)
 }
 
-/// Returns whether the whole range is mapped without access. Returns `None` if the kernel's list of mappings cannot be
-/// read.
-fn known_inaccessible(address: usize, size: usize) -> Option<bool> {
+/// Mappings of this library and the runtime are inaccessible or shared.
+fn is_inaccessible_or_shared(permissions: &str) -> bool {
+    permissions.starts_with("---") || permissions.as_bytes().get(3) == Some(&b's')
+}
+
+/// Returns whether the range is completely mapped, with permissions that `accepts` accepts. Returns `None` if the
+/// kernel's list of mappings cannot be read.
+fn is_covered(address: usize, size: usize, accepts: fn(&str) -> bool) -> Option<bool> {
     let end = address + size;
     let mut covered = address;
     find_in_mappings(|mapping, rest| {
         if mapping.end <= covered {
             return None;
         }
-        if mapping.start > covered || !rest.starts_with("---") {
+        if mapping.start > covered || !accepts(rest) {
             return Some(false);
         }
         covered = mapping.end;
@@ -371,8 +381,7 @@ fn known_inaccessible(address: usize, size: usize) -> Option<bool> {
 pub(crate) fn contains_private_mapping(address: usize, size: usize) -> bool {
     let answer = find_in_mappings(|mapping, permissions| {
         let is_inside = mapping.start < address + size && mapping.end > address;
-        let is_shared = permissions.as_bytes().get(3) == Some(&b's');
-        (is_inside && !is_shared && !permissions.starts_with("---")).then_some(true)
+        (is_inside && !is_inaccessible_or_shared(permissions)).then_some(true)
     });
     answer.unwrap_or(false)
 }
@@ -382,10 +391,8 @@ pub(crate) fn contains_private_mapping(address: usize, size: usize) -> bool {
 fn is_merged(address: usize, size: usize) -> bool {
     let end = address + size;
     let answer = find_in_mappings(|mapping, _| {
-        let is_before = mapping.end <= address;
-        let is_after = mapping.start >= end;
         let is_inside = mapping.start >= address && mapping.end <= end;
-        (!is_before && !is_inside).then_some(!is_after)
+        (mapping.end > address && !is_inside).then_some(mapping.start < end)
     });
     answer.unwrap_or(true)
 }

@@ -175,12 +175,17 @@ impl Shared {
         if blocked == Ok(Blocked::Replaced) {
             return Ok(());
         }
-        self.cpu_mapping.keeps_unused_view.store(true, Ordering::Relaxed);
+        self.note_unused_view();
         match blocked {
             Ok(_) => Ok(()),
             // The kernel may have unmapped the view before it failed.
             Err(_) => self.fill_hole_with_spare(now.range()),
         }
+    }
+
+    /// Notes that an unused view may still be mapped at the addresses of a mapping.
+    pub(super) fn note_unused_view(&self) {
+        self.cpu_mapping.keeps_unused_view.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether an unused view may still be mapped at the addresses of a mapping that has no view now.
@@ -260,9 +265,8 @@ impl Shared {
                 }
                 return Ok(true);
             }
-            Err(NotReplaced::AtLimit) => Errno::NOMEM,
             Err(NotReplaced::Hole(errno)) => return Err(not_filled(errno)),
-            Err(NotReplaced::Failed(errno)) => {
+            Err(NotReplaced::Kept(errno) | NotReplaced::Failed(errno)) => {
                 // The kernel may have unmapped the old mapping before it failed.
                 if tested.is_ok() {
                     drop(descriptor);

@@ -9,11 +9,10 @@
 
 use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
-use crate::access::AgentSet;
+use crate::access::{Access, AgentSet};
 use crate::error::{ErrorKind, Feature};
 use crate::native::{
-    NotReplaced, contains_private_mapping, fill_hole, fill_possible_hole_of_map, is_inaccessible,
-    replace_mapping,
+    NotReplaced, contains_private_mapping, fill_hole, fill_possible_hole_of_map, replace_mapping,
 };
 use rustix::io::Errno;
 
@@ -103,10 +102,11 @@ impl Shared {
     /// Keeps the addresses of an unmapped range reserved and inaccessible. If the runtime has left an address-space
     /// hole, fills the hole. If the runtime has left the old memory, or if this library's view is in the range,
     /// replaces it by an inaccessible mapping. With `may_have_view`, a view that has lost its access may be in the range.
+    /// If the process has reached a limit, so that the kernel does not replace the view, removes the view's access.
     ///
     /// # Errors
-    /// [`ErrorKind::HoleNotFilled`], or the error of `mmap` if this library's view stays, because the kernel cannot
-    /// replace a part of a mapping at its limit of mappings.
+    /// [`ErrorKind::HoleNotFilled`], or the error of `mmap` if this library's view stays accessible, because the kernel
+    /// cannot change a part of a mapping at its limit of mappings.
     ///
     /// # Safety
     /// The range is [locked](self), or no other thread can use the ledger any more. The range was just unmapped.
@@ -129,18 +129,16 @@ impl Shared {
             // hole, so the call replaces only the runtime's inaccessible mapping or this library's view.
             let replace = || unsafe { replace_mapping(start, size) };
             let replaced = match replace() {
-                Err(NotReplaced::AtLimit) => self.with_free_descriptor(true, replace),
+                Err(NotReplaced::Kept(_)) => self.with_free_descriptor(true, replace),
                 result => result,
             };
             return match replaced {
                 Ok(()) => Ok(()),
-                // If the old mapping is inaccessible already, it stays. The kernel cannot replace a part of a mapping
-                // at its limit of mappings.
-                Err(NotReplaced::AtLimit) => {
-                    match self.with_free_descriptor(true, || is_inaccessible(start, size)) {
-                        true => Ok(()),
-                        false => Err(ErrorKind::of_system("mmap", Errno::NOMEM)),
-                    }
+                Err(NotReplaced::Kept(errno)) => {
+                    self.note_unused_view();
+                    // SAFETY: as above. The old mapping is still there.
+                    unsafe { self.protect_view(range, Access::None) }
+                        .map_err(|_| ErrorKind::of_system("mmap", errno))
                 }
                 Err(NotReplaced::Failed(_)) => self.fill_hole_with_spare(range),
                 Err(NotReplaced::Hole(errno)) => Err(not_filled(errno)),

@@ -179,8 +179,8 @@ fn messages_say_what_to_do() {
         (misaligned, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
         (
             too_many,
-            "; free addresses, reserve fewer, choose a smaller alignment, or raise the kernel's limit of mappings \
-          (`sysctl vm.max_map_count`)",
+            "; free addresses, reserve fewer, choose a smaller alignment, or raise a limit: of addresses \
+             (`ulimit -v`), of mappings (`sysctl vm.max_map_count`) or, after mlockall, of locked memory (`ulimit -l`)",
         ),
     ] {
         assert!(error.to_string().ends_with(advice), "{error}");

@@ -119,15 +119,24 @@ pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce()
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
     // A new descriptor gets the lowest free number, which must be below the limit.
     let end = (0..).filter(is_free).nth(free_descriptors).expect("an endless sequence") as u64;
+    with_limit(libc::RLIMIT_NOFILE, end, function)
+}
+
+/// Calls `function` while a soft limit of this process has another value.
+pub fn with_limit<T>(
+    resource: libc::__rlimit_resource_t,
+    value: libc::rlim_t,
+    function: impl FnOnce() -> T,
+) -> T {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes only to `before`.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
-    let limit = libc::rlimit { rlim_cur: end, ..before };
+    assert_eq!(unsafe { libc::getrlimit(resource, &mut before) }, 0);
+    let limit = libc::rlimit { rlim_cur: value, ..before };
     // SAFETY: the kernel only reads `limit`.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
     let result = function();
     // SAFETY: the kernel only reads `before`.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
+    assert_eq!(unsafe { libc::setrlimit(resource, &before) }, 0);
     result
 }
 
