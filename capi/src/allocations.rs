@@ -189,13 +189,10 @@ impl Allocations {
         Ok(address.as_ptr())
     }
 
-    /// Frees the allocation that starts at an address.
-    pub fn free(&self, at: Address) -> Result<(), Failure> {
+    /// Frees the allocation that starts at an address. If there is none, `problem` says why.
+    pub fn free(&self, at: Address, problem: impl FnOnce() -> &'static str) -> Result<(), Failure> {
         let removed = lock(&self.allocated).remove(&at.get());
-        let allocation = removed.ok_or_else(|| {
-            let problem = "is not the start of an allocation: not allocated, or freed already";
-            Failure::invalid_argument("ptr", problem)
-        })?;
+        let allocation = removed.ok_or_else(|| Failure::invalid_argument("ptr", problem()))?;
         self.free_removed(allocation)
     }
 
@@ -314,7 +311,7 @@ mod tests {
     #[test]
     fn reset_frees_all_during_other_frees() {
         let (runtime, gpus, allocations, first) = fixture(FaultPlan::default());
-        allocations.free(first).unwrap();
+        allocations.free(first, || "").unwrap();
         for _ in 0..200 {
             let addresses =
                 std::array::from_fn::<_, 16, _>(|_| allocate(&runtime, &allocations, gpus[0]));
@@ -325,7 +322,7 @@ mod tests {
                         start.wait();
                         // Fails for allocations that another thread has freed.
                         for &address in &addresses {
-                            let _ = allocations.free(address);
+                            let _ = allocations.free(address, || "");
                         }
                     });
                 }
@@ -357,6 +354,6 @@ mod tests {
         allocations.enable_peer(gpus[0], gpus[1]).unwrap();
         allocations.free_removed(removed).unwrap_err();
         assert_eq!(accessibility(&allocations, at, &gpus), [true, true, false]);
-        allocations.free(at).unwrap();
+        allocations.free(at, || "").unwrap();
     }
 }

@@ -47,8 +47,9 @@ pub fn print_open_failure(failure: &Failure) {
         return print(&failure.message);
     }
     print(&format!("no runtime: {}", failure.message));
-    // A privileged program ignores the variables that select another runtime.
-    if is_privileged() {
+    // A privileged program ignores the variables that select another runtime. `hsa-vmm emulate` has selected one.
+    let is_emulated = std::env::var("HSA_VMM_UNDER").is_ok_and(|it| it.starts_with("emulate"));
+    if is_privileged() || is_emulated {
         return;
     }
     if cfg!(feature = "simulation") {

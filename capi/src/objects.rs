@@ -137,8 +137,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Returns the error for an invalid number of an object.
 pub fn invalid_number() -> Failure {
-    let message = "invalid object number: the object was destroyed or is of another kind, or the number was \
-                   never returned";
+    let message = "invalid handle of a stream, an event or another object: it was destroyed, is of another kind, or \
+                   was never returned";
     Failure::new(errors::INVALID_HANDLE, message)
 }
 

@@ -127,7 +127,7 @@ fn register_failure(error: Error) -> Failure {
     if failure.code != errors::UNKNOWN {
         return failure;
     }
-    let message = format!("{}; the range {MUST_BE_PROGRAM_MEMORY}", failure.message);
+    let message = format!("the range {MUST_BE_PROGRAM_MEMORY}: {}", failure.message);
     Failure::new(errors::INVALID_VALUE, message)
 }
 

@@ -3,10 +3,11 @@
 use crate::errors;
 use crate::names::with_c_names;
 use crate::pointers::to_char_array;
-use crate::process::{InUse, profile};
+use crate::process::{InUse, process, profile};
 use crate::types::hipError_t;
 use core::ffi::c_char;
 use hsa_vmm::Error;
+use hsa_vmm::error::{ErrorKind, Problem, Value};
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::runtime::printable;
 use std::cell::{Cell, RefCell};
@@ -46,8 +47,23 @@ impl Failure {
 /// Converts an error. The process's profile selects the error code.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(error.hip(profile()).code(), with_c_names(&error))
+        let text = with_c_names(&error);
+        let text = match is_of_other_memory(error.kind()) {
+            true => format!(
+                "the address is memory of hipMalloc or a similar call, not virtual memory ({text})"
+            ),
+            false => text,
+        };
+        Self::new(error.hip(profile()).code(), text)
     }
+}
+
+/// Returns whether a call of virtual memory has failed because its address is memory of hipMalloc or a similar call.
+fn is_of_other_memory(kind: &ErrorKind) -> bool {
+    let ErrorKind::InvalidArgument { value, problem, .. } = kind else { return false };
+    let (Value::Address(at) | Value::Range(at, _)) = value else { return false };
+    matches!(problem, Problem::NotReserved | Problem::NotMapped(_))
+        && process().is_ok_and(|process| process.allocations.at(*at).is_some())
 }
 
 /// Runs the body of a C function, and converts its result to an error number. Catches panics.

@@ -220,8 +220,8 @@ pub enum Problem {
     /// The range is not mapped completely. Contains the first address that is not mapped. If a call by address has
     /// unmapped a mapping of an owned value, contains that mapping's address, even if another mapping is there now.
     #[error(
-        "is not mapped at {0}; map it first, or check whether a call by address has unmapped it (retire such a page of \
-         a buffer); other memory may be mapped there now (Vmm::mapped_range_at)"
+        "is not mapped at {0}; map it first; if a call by address has unmapped it, other memory may be mapped there \
+         now (Vmm::mapped_range_at)"
     )]
     NotMapped(Address),
     /// The range begins or ends inside a mapping. Contains the start of that mapping.

@@ -290,7 +290,8 @@ pub enum ErrorKind {
 pub enum UnavailableReason {
     /// The process has ended, no process of this PID namespace has this number, or a ticket is of another time namespace.
     #[error(
-        "the process has ended, or is in another PID or time namespace (use transport::Channel)"
+        "the process has ended, is in another PID or time namespace (use transport::Channel), or the handle was \
+         modified"
     )]
     NoProcess,
     /// The memory was freed or never exported, or the handle was modified.
@@ -329,8 +330,8 @@ pub enum UnavailableReason {
     /// The process is in another PID namespace. Its number identifies another process, or no process, in the
     /// namespace of this process.
     #[error(
-        "its number is of another PID namespace, or /proc is not this namespace's; use \
-         transport::Channel"
+        "its number is of another PID namespace, /proc is not this namespace's, or the handle was modified; between \
+         namespaces, use transport::Channel"
     )]
     OtherNamespace,
     /// This process may not inspect the other process.

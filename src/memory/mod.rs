@@ -106,10 +106,8 @@ impl PoolMemory {
             let pool = pool_of(owner, flags).ok_or(invalid(Problem::NoPool))?;
             let native = runtime.native();
             let start = native.pool_allocate(pool.native, size).map_err(|failure| {
-                // Only the simulation opens a file for each allocation.
-                let is_out = failure.status == Status::OUT_OF_RESOURCES
-                    && native.is_simulation()
-                    && out_of_descriptors();
+                // The simulation and the emulated driver open a file for each allocation.
+                let is_out = failure.status == Status::OUT_OF_RESOURCES && out_of_descriptors();
                 if is_out { ErrorKind::OutOfDescriptors } else { ErrorKind::of_call(failure, size) }
             })?;
             let record = Arc::new(Record {

@@ -128,6 +128,13 @@ pub enum DriverState {
     /// `/dev/kfd` exists, and permission to open it was not denied.
     #[display("/dev/kfd exists; the kernel's log may say more (`dmesg`)")]
     Present,
+    /// `hsa-vmm emulate` started this process, but `LD_PRELOAD` no longer names the emulated driver `hsa-kfd`, and there is
+    /// no `/dev/kfd`.
+    #[display(
+        "the emulated driver is not preloaded, because LD_PRELOAD was changed: keep its libhsa_kfd.so in LD_PRELOAD, or \
+         set LD_PRELOAD before `hsa-vmm emulate`"
+    )]
+    NotPreloaded,
     /// The emulated driver `hsa-kfd` is preloaded. It writes nothing to the kernel's log.
     #[display("/dev/kfd is emulated; the driver's log may say more (`hsa-vmm emulate --log FILE`)")]
     Emulated,
@@ -138,8 +145,10 @@ impl DriverState {
     pub fn probe() -> Self {
         let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         let mode = std::env::var_os("HSA_KFD");
+        let started_by = std::env::var("HSA_VMM_UNDER").unwrap_or_default();
         match Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd")) {
             Self::Present if is_emulated(&preloaded, mode.as_deref()) => Self::Emulated,
+            Self::Missing if started_by.starts_with("emulate") => Self::NotPreloaded,
             state => state,
         }
     }

@@ -164,7 +164,7 @@ fn messages_say_what_to_do() {
     let copied = vmm.copy_to_host(machine.gpu(0), &mut [0], paged.address()).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     for (error, advice) in [
-        (unmapped, "; other memory may be mapped there now (Vmm::mapped_range_at)"),
+        (unmapped, ", other memory may be mapped there now (Vmm::mapped_range_at)"),
         (empty, "is empty; name at least one agent"),
         (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
         (

@@ -6,7 +6,7 @@ use crate::machine::{Library, access};
 use crate::process::descriptors;
 use crate::process::limit::{limit_free_descriptors, raise_limit};
 use crate::table::{GRANT_WITHOUT_DESCRIPTOR_ABORTS, MAP_LEAKS_DESCRIPTOR};
-use hsa_vmm::{Access, ErrorKind};
+use hsa_vmm::{Access, ErrorKind, PoolMemory, Runtime};
 
 #[test]
 fn grant_aborts_on_the_runtime() {
@@ -49,5 +49,19 @@ fn grant_fails_cleanly_through_the_library() {
         library.vmm.check().unwrap();
         assert_eq!(library.vmm.get_access(gpus[0], base).unwrap(), Access::None);
         library.vmm.set_access(base, SIZE, &requested).unwrap();
+    });
+}
+
+#[test]
+fn allocation_without_descriptors_says_so() {
+    on_each("no_descriptor::allocation_without_descriptors_says_so", |fixture| {
+        // SAFETY: the file is a fetched release of AMD's runtime.
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+        let gpu = runtime.gpus().next().unwrap().id();
+        limit_free_descriptors(0);
+        let error = PoolMemory::allocate(&runtime, gpu, 4 * SIZE).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfDescriptors), "{error}");
+        raise_limit();
+        PoolMemory::allocate(&runtime, gpu, 4 * SIZE).unwrap();
     });
 }

@@ -43,6 +43,14 @@ fn use_after_free_is_reported() {
         ("copy from freed", freed),
         ("fill freed", freed),
     ]);
+    assert_messages(&[
+        (
+            "unmap hipMalloc",
+            "the address is memory of hipMalloc or a similar call, not virtual memory",
+        ),
+        ("retain hipMalloc", "the address is memory of hipMalloc"),
+        ("free mapped", "is virtual memory: unmap it (hipMemUnmap)"),
+    ]);
     let messages = messages();
     assert!(!messages["wrong kind"].contains("freed"), "{}", messages["wrong kind"]);
 }

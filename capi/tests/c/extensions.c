@@ -367,7 +367,7 @@ static void test_areas(void) {
     OK(hsavmm_area_munmap(area, memory));
     EXPECT_FAILURE(hsavmm_area_munmap(area, memory), hipErrorInvalidValue, "not the start of memory");
     OK(hsavmm_area_destroy(area));
-    EXPECT_FAILURE(hsavmm_area_destroy(area), hipErrorInvalidHandle, "invalid object number");
+    EXPECT_FAILURE(hsavmm_area_destroy(area), hipErrorInvalidHandle, "invalid handle of a stream, an event or another object");
   }
   hsavmm_area_t area;
   EXPECT_FAILURE(hsavmm_area_create(&area, 99, 0), hipErrorInvalidDevice, "device 99");
@@ -399,9 +399,9 @@ static void test_growable(size_t granule) {
   EXPECT(access_of(&locations[1], (char *)start + 45 * granule) == 3);
   EXPECT_FAILURE(hsavmm_growable_revoke(buffer, NULL, 1), hipErrorInvalidValue, "null");
   /* The number of an object of another type is invalid. */
-  EXPECT_FAILURE(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "invalid object number");
+  EXPECT_FAILURE(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "invalid handle of a stream, an event or another object");
   OK(hsavmm_growable_destroy(buffer));
-  EXPECT_FAILURE(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "invalid object number");
+  EXPECT_FAILURE(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "invalid handle of a stream, an event or another object");
 }
 
 /* Shares page 9 of `buffer`, which is mapped, with another buffer. */

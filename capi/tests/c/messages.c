@@ -40,6 +40,7 @@ static void print_ipc_messages(void) {
 
 static void print_messages_about_freed_memory(void) {
   static char bytes[64];
+  hipMemGenericAllocationHandle_t handle;
   void *ptr;
   OK(hipMalloc(&ptr, SIZE));
   OK(hipFree(ptr));
@@ -49,6 +50,8 @@ static void print_messages_about_freed_memory(void) {
   FAILS("fill freed", hipMemset(ptr, 0, 64), hipErrorInvalidValue);
   OK(hipMalloc(&ptr, SIZE));
   FAILS("wrong kind", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToHost), hipErrorInvalidValue);
+  FAILS("unmap hipMalloc", hipMemUnmap(ptr, SIZE), hipErrorInvalidValue);
+  FAILS("retain hipMalloc", hipMemRetainAllocationHandle(&handle, ptr), hipErrorInvalidValue);
   OK(hipFree(ptr));
 }
 
@@ -74,6 +77,7 @@ static void print_virtual_memory_messages(void) {
   FAILS("offset", hipMemMap(ptr, SIZE, SIZE, handle, 0), hipErrorInvalidValue);
   OK(hipMemMap(ptr, 2 * SIZE, 0, handle, 0));
   FAILS("no access", hipMemcpyHtoD(ptr, &byte, 1), hipErrorInvalidValue);
+  FAILS("free mapped", hipFree(ptr), hipErrorInvalidValue);
   OK(hipMemUnmap(ptr, 2 * SIZE));
   OK(hipMemAddressFree(ptr, 2 * SIZE));
   OK(hipMemRelease(handle));
