@@ -5,7 +5,7 @@ use crate::status::run;
 use crate::streams::stream;
 use crate::transfer::{copy, copy_rows, direction, fill};
 use crate::types::{hipError_t, hipStream_t, memcpy_kind};
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 
 macro_rules! copies {
     ($($function:ident: $kind:ident;)+) => {
@@ -49,6 +49,21 @@ unsafe extern "C" fn hipMemcpyAsync(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyWithStream(
+    destination: *mut c_void,
+    source: *const c_void,
+    size: usize,
+    kind: c_int,
+    raw: hipStream_t,
+) -> hipError_t {
+    run("hipMemcpyWithStream", || {
+        stream(raw)?;
+        // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
+        unsafe { copy(destination, source, size, kind) }
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemcpyPeerAsync(
     destination: *mut c_void,
     destination_device: c_int,
@@ -79,6 +94,30 @@ unsafe extern "C" fn hipMemsetAsync(
         // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
         unsafe { fill(destination, &[value as u8], size) }
     })
+}
+
+macro_rules! fills {
+    ($($function:ident: $value:ty;)+) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $function(
+            destination: *mut c_void,
+            value: $value,
+            count: usize,
+            raw: hipStream_t,
+        ) -> hipError_t {
+            run(stringify!($function), || {
+                stream(raw)?;
+                // SAFETY: the C caller passes a pointer that is valid for `count` values (lib.rs).
+                unsafe { fill(destination, &value.to_ne_bytes(), count) }
+            })
+        })+
+    };
+}
+
+fills! {
+    hipMemsetD8Async: c_uchar;
+    hipMemsetD16Async: c_ushort;
+    hipMemsetD32Async: c_int;
 }
 
 #[unsafe(no_mangle)]

@@ -37,14 +37,15 @@ functions! {
     hipHostGetDevicePointer hipHostGetFlags hipHostMalloc hipHostRegister hipHostUnregister hipInit
     hipIpcCloseMemHandle hipIpcGetEventHandle hipIpcGetMemHandle hipIpcOpenEventHandle
     hipIpcOpenMemHandle hipLaunchHostFunc hipLaunchKernel hipMalloc hipMallocAsync hipMallocHost
-    hipMallocManaged hipMemAddressFree hipMemAddressReserve hipMemAdvise hipMemCreate
-    hipMemExportToShareableHandle hipMemGetAccess hipMemGetAddressRange
+    hipMallocManaged hipMallocPitch hipMemAddressFree hipMemAddressReserve hipMemAdvise
+    hipMemAllocHost hipMemCreate hipMemExportToShareableHandle hipMemGetAccess hipMemGetAddressRange
     hipMemGetAllocationGranularity hipMemGetAllocationPropertiesFromHandle
     hipMemGetHandleForAddressRange hipMemGetInfo hipMemImportFromShareableHandle hipMemMap
     hipMemMapArrayAsync hipMemPrefetchAsync hipMemRelease hipMemRetainAllocationHandle
     hipMemSetAccess hipMemUnmap hipMemcpy hipMemcpy2D hipMemcpy2DAsync hipMemcpyAsync hipMemcpyDtoD
     hipMemcpyDtoDAsync hipMemcpyDtoH hipMemcpyDtoHAsync hipMemcpyHtoD hipMemcpyHtoDAsync
-    hipMemcpyPeer hipMemcpyPeerAsync hipMemset hipMemsetAsync hipMemsetD16 hipMemsetD32 hipMemsetD8
+    hipMemcpyPeer hipMemcpyPeerAsync hipMemcpyWithStream hipMemset hipMemsetAsync hipMemsetD16
+    hipMemsetD16Async hipMemsetD32 hipMemsetD32Async hipMemsetD8 hipMemsetD8Async
     hipMipmappedArrayCreate hipMipmappedArrayDestroy hipModuleGetFunction hipModuleGetGlobal
     hipModuleLaunchKernel hipModuleLoad hipModuleLoadData hipModuleUnload hipPeekAtLastError
     hipPointerGetAttribute hipPointerGetAttributes hipPointerSetAttribute hipRuntimeGetVersion

@@ -49,6 +49,33 @@ unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t
     run("hipMalloc", || allocate_on_device(ptr, size, || Ok(current_device()), COARSE))
 }
 
+/// The alignment of rows, as in HIP.
+const PITCH_ALIGNMENT: usize = 256;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMallocPitch(
+    ptr: *mut *mut c_void,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+) -> hipError_t {
+    run("hipMallocPitch", || {
+        not_null("pitch", pitch)?;
+        let row = width.checked_next_multiple_of(PITCH_ALIGNMENT).ok_or_else(|| {
+            Failure::invalid_argument("width", format_args!("({width}) exceeds the address space"))
+        })?;
+        // A size that overflows is larger than any memory.
+        let size = row.saturating_mul(height);
+        allocate_on_device(ptr, size, || Ok(current_device()), COARSE)?;
+        // As in HIP, nothing is written if there are no bytes.
+        if size > 0 {
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
+            unsafe { write_out("pitch", pitch, row) }?;
+        }
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMallocAsync(
     ptr: *mut *mut c_void,
@@ -147,6 +174,11 @@ unsafe extern "C" fn hipHostAlloc(ptr: *mut *mut c_void, size: usize, flags: c_u
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMallocHost(ptr: *mut *mut c_void, size: usize) -> hipError_t {
     run("hipMallocHost", || host_malloc(ptr, size, 0, HOST_FLAGS))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemAllocHost(ptr: *mut *mut c_void, size: usize) -> hipError_t {
+    run("hipMemAllocHost", || host_malloc(ptr, size, 0, HOST_FLAGS))
 }
 
 #[unsafe(no_mangle)]

@@ -159,6 +159,10 @@ template <class T> static inline hipError_t hipMalloc(T **ptr, size_t size) {
   return hipMalloc(reinterpret_cast<void **>(ptr), size);
 }
 template <class T>
+static inline hipError_t hipMallocPitch(T **ptr, size_t *pitch, size_t width, size_t height) {
+  return hipMallocPitch(reinterpret_cast<void **>(ptr), pitch, width, height);
+}
+template <class T>
 static inline hipError_t hipHostMalloc(T **ptr, size_t size,
                                        unsigned int flags = hipHostMallocDefault) {
   return hipHostMalloc(reinterpret_cast<void **>(ptr), size, flags);

@@ -178,6 +178,15 @@ static void test_streams_and_events(int devices) {
   OK(hipMemcpy2DAsync((char *)memory + 8, 16, from, 8, 8, 64, hipMemcpyHostToDevice, stream));
   OK(hipMemcpy(to, memory, 64 * 16, hipMemcpyDeviceToHost));
   for (int index = 0; index < 64 * 16; index++) EXPECT(to[index] == (index % 16 < 8 ? 1 : 7));
+  memset(to, 0, SIZE);
+  OK(hipMemsetD8Async(memory, 0x12, SIZE, stream));
+  OK(hipMemsetD16Async(memory, 0x3456, 3, stream));
+  OK(hipMemsetD32Async((char *)memory + 8, 0x789abcde, 2, stream));
+  OK(hipMemcpyWithStream(to, memory, SIZE, hipMemcpyDeviceToHost, stream));
+  EXPECT(memcmp(to, "\x56\x34\x56\x34\x56\x34\x12\x12\xde\xbc\x9a\x78\xde\xbc\x9a\x78\x12", 17) == 0);
+  EXPECT(to[SIZE - 1] == 0x12);
+  EXPECT(hipMemsetD32Async(memory, 0, SIZE / 4 + 1, stream) == hipErrorInvalidValue);
+  OK(hipMemcpyWithStream(NULL, NULL, 0, (hipMemcpyKind)77, stream));
   EXPECT(hipMemcpy2D(to, 4, memory, 16, 8, 2, hipMemcpyDeviceToHost) == hipErrorInvalidPitchValue);
   /* If there are no bytes to copy, nothing else is checked. The addresses are checked before the kind. */
   OK(hipMemcpy2D(to, 4, memory, 16, 8, 0, hipMemcpyDeviceToHost));
@@ -241,6 +250,8 @@ static void test_streams_and_events(int devices) {
   EXPECT(hipStreamGetFlags(NULL, &flags) == hipErrorInvalidValue);
   OK(hipStreamGetFlags(hipStreamPerThread, &flags));
   EXPECT(hipMemcpyAsync(to, from, 1, hipMemcpyDefault, stream) == hipErrorContextIsDestroyed);
+  EXPECT(hipMemcpyWithStream(to, from, 1, hipMemcpyDefault, stream) == hipErrorContextIsDestroyed);
+  EXPECT(hipMemsetD8Async(to, 0, 1, stream) == hipErrorContextIsDestroyed);
   EXPECT(hipMallocAsync(&memory, SIZE, stream) == hipErrorInvalidHandle);
   EXPECT(hipFreeAsync(NULL, stream) == hipErrorInvalidHandle);
   EXPECT(hipStreamWaitEvent(stream, start, 0) == hipErrorInvalidHandle);
@@ -248,6 +259,27 @@ static void test_streams_and_events(int devices) {
   /* A stream is not an event. */
   EXPECT(hipEventDestroy((hipEvent_t)other) == hipErrorContextIsDestroyed);
   OK(hipStreamDestroy(other));
+}
+
+static void test_pitch(void) {
+  void *memory;
+  char from[3][300], to[3][300];
+  size_t pitch = 7, size = 0;
+  OK(hipMallocPitch(&memory, &pitch, 300, 0));
+  EXPECT(memory == NULL && pitch == 7);
+  OK(hipMallocPitch(&memory, &pitch, 300, 3));
+  EXPECT(pitch == 512);
+  OK(hipMemGetAddressRange(NULL, &size, memory));
+  EXPECT(size == 3 * 512);
+  memset(from, 9, sizeof from);
+  OK(hipMemcpy2D(memory, pitch, from, 300, 300, 3, hipMemcpyHostToDevice));
+  OK(hipMemcpy2D(to, 300, memory, pitch, 300, 3, hipMemcpyDeviceToHost));
+  EXPECT(memcmp(from, to, sizeof from) == 0);
+  OK(hipFree(memory));
+  EXPECT(hipMallocPitch(NULL, &pitch, 300, 3) == hipErrorInvalidValue);
+  EXPECT(hipMallocPitch(&memory, NULL, 300, 3) == hipErrorInvalidValue);
+  EXPECT(hipMallocPitch(&memory, &pitch, (size_t)-1, 3) == hipErrorInvalidValue);
+  EXPECT(hipMallocPitch(&memory, &pitch, (size_t)1 << 40, (size_t)1 << 40) == hipErrorOutOfMemory);
 }
 
 static void test_contexts(int devices) {
@@ -408,6 +440,9 @@ static void test_registered_memory(void) {
   OK(hipFreeHost(host));
   OK(hipHostMalloc(&host, SIZE, 0));
   OK(hipFreeAsync(host, NULL));
+  OK(hipMemAllocHost(&host, SIZE));
+  memset(host, 1, SIZE);
+  OK(hipHostFree(host));
   EXPECT(hipHostRegister(memory, SIZE, 0) == hipErrorInvalidValue);
   int one = 1, ordinal = -1;
   const char *text = NULL;
@@ -502,6 +537,7 @@ int main(void) {
   OK(hipGetDeviceCount(&devices));
   test_properties();
   test_streams_and_events(devices);
+  test_pitch();
   test_contexts(devices);
   test_registered_memory();
   test_peers_and_reservations(devices);

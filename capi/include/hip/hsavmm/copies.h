@@ -33,10 +33,12 @@ hipError_t hipMemsetD8(hipDeviceptr_t destination, unsigned char value, size_t c
 hipError_t hipMemsetD16(hipDeviceptr_t destination, unsigned short value, size_t count);
 hipError_t hipMemsetD32(hipDeviceptr_t destination, int value, size_t count);
 
-/* Do the same as the functions without `Async`, and also check the stream. hipMemcpyAsync checks the kind also for
- * 0 bytes. */
+/* Do the same as the functions without `Async` or `WithStream`, and also check the stream. hipMemcpyAsync checks the
+ * kind also for 0 bytes. */
 hipError_t hipMemcpyAsync(void *destination, const void *source, size_t size, hipMemcpyKind kind,
                           hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemcpyWithStream(void *destination, const void *source, size_t size,
+                               hipMemcpyKind kind, hipStream_t stream);
 hipError_t hipMemcpyHtoDAsync(hipDeviceptr_t destination, const void *source, size_t size,
                               hipStream_t stream);
 hipError_t hipMemcpyDtoHAsync(void *destination, hipDeviceptr_t source, size_t size,
@@ -51,5 +53,11 @@ hipError_t hipMemcpy2DAsync(void *destination, size_t destination_pitch, const v
                             hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipMemsetAsync(void *destination, int value, size_t size,
                           hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemsetD8Async(hipDeviceptr_t destination, unsigned char value, size_t count,
+                            hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemsetD16Async(hipDeviceptr_t destination, unsigned short value, size_t count,
+                             hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemsetD32Async(hipDeviceptr_t destination, int value, size_t count,
+                             hipStream_t stream HSAVMM_DEFAULT(NULL));
 
 #endif

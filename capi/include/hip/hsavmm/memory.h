@@ -73,6 +73,9 @@ typedef enum hipPointer_attribute {
 
 /* Allocates memory of the current device. For 0 bytes, sets `*ptr` to null. */
 hipError_t hipMalloc(void **ptr, size_t size);
+/* Allocates `height` rows of `width` bytes of the current device's memory. Each row starts `*pitch` bytes after the
+ * previous row: `width`, rounded up to a multiple of 256. For 0 bytes, sets `*ptr` to null. */
+hipError_t hipMallocPitch(void **ptr, size_t *pitch, size_t width, size_t height);
 /* Frees memory that this library allocated on a device or the host. For null, does nothing. As in HIP, hipHostFree,
  * hipFreeHost and hipFreeAsync accept the same memory. */
 hipError_t hipFree(void *ptr);
@@ -82,9 +85,10 @@ hipError_t hipHostMalloc(void **ptr, size_t size,
                          unsigned int flags HSAVMM_DEFAULT(hipHostMallocDefault));
 hipError_t hipHostFree(void *ptr);
 /* HIP's other names of hipHostMalloc and hipHostFree. hipHostAlloc rejects hipHostMallocNumaUser, hipHostMallocCoherent
- * and hipHostMallocNonCoherent; hipMallocHost takes no flags. */
+ * and hipHostMallocNonCoherent; hipMallocHost and hipMemAllocHost take no flags. */
 hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocHost(void **ptr, size_t size);
+hipError_t hipMemAllocHost(void **ptr, size_t size);
 hipError_t hipFreeHost(void *ptr);
 /* Allocates memory of the host that all devices can access. The memory never migrates. */
 hipError_t hipMallocManaged(void **ptr, size_t size,
