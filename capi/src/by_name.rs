@@ -25,27 +25,31 @@ macro_rules! functions {
 functions! {
     hipCtxCreate hipCtxDestroy hipCtxGetCurrent hipCtxGetDevice hipCtxSetCurrent hipCtxSynchronize
     hipDeviceCanAccessPeer hipDeviceDisablePeerAccess hipDeviceEnablePeerAccess hipDeviceGet
-    hipDeviceGetAttribute hipDeviceGetName hipDeviceGetPCIBusId hipDeviceGetStreamPriorityRange
-    hipDeviceGetUuid hipDevicePrimaryCtxRelease hipDevicePrimaryCtxRetain hipDeviceReset
-    hipDeviceSynchronize hipDeviceTotalMem hipDriverGetVersion hipDrvGetErrorName
-    hipDrvGetErrorString hipEventCreate hipEventCreateWithFlags hipEventDestroy hipEventElapsedTime
-    hipEventQuery hipEventRecord hipEventSynchronize hipExtMallocWithFlags hipFree hipFreeAsync
-    hipFreeHost hipFuncGetAttribute hipGetDevice hipGetDeviceCount hipGetDeviceFlags
-    hipGetDevicePropertiesR0600 hipGetDriverEntryPoint hipGetErrorName hipGetErrorString
-    hipGetLastError hipGetProcAddress hipGetSymbolAddress hipGraphDestroy hipGraphExecDestroy
-    hipGraphExecUpdate hipGraphInstantiate hipGraphLaunch hipHostAlloc hipHostFree
-    hipHostGetDevicePointer hipHostGetFlags hipHostMalloc hipHostRegister hipHostUnregister hipInit
-    hipIpcCloseMemHandle hipIpcGetEventHandle hipIpcGetMemHandle hipIpcOpenEventHandle
-    hipIpcOpenMemHandle hipLaunchHostFunc hipLaunchKernel hipMalloc hipMallocAsync hipMallocHost
-    hipMallocManaged hipMallocPitch hipMemAddressFree hipMemAddressReserve hipMemAdvise
-    hipMemAllocHost hipMemCreate hipMemExportToShareableHandle hipMemGetAccess hipMemGetAddressRange
+    hipDeviceGetAttribute hipDeviceGetDefaultMemPool hipDeviceGetMemPool hipDeviceGetName
+    hipDeviceGetPCIBusId hipDeviceGetStreamPriorityRange hipDeviceGetUuid hipDevicePrimaryCtxRelease
+    hipDevicePrimaryCtxRetain hipDeviceReset hipDeviceSetMemPool hipDeviceSynchronize
+    hipDeviceTotalMem hipDriverGetVersion hipDrvGetErrorName hipDrvGetErrorString hipEventCreate
+    hipEventCreateWithFlags hipEventDestroy hipEventElapsedTime hipEventQuery hipEventRecord
+    hipEventSynchronize hipExtMallocWithFlags hipFree hipFreeAsync hipFreeHost hipFuncGetAttribute
+    hipGetDevice hipGetDeviceCount hipGetDeviceFlags hipGetDevicePropertiesR0600
+    hipGetDriverEntryPoint hipGetErrorName hipGetErrorString hipGetLastError hipGetProcAddress
+    hipGetSymbolAddress hipGraphDestroy hipGraphExecDestroy hipGraphExecUpdate hipGraphInstantiate
+    hipGraphLaunch hipHostAlloc hipHostFree hipHostGetDevicePointer hipHostGetFlags hipHostMalloc
+    hipHostRegister hipHostUnregister hipInit hipIpcCloseMemHandle hipIpcGetEventHandle
+    hipIpcGetMemHandle hipIpcOpenEventHandle hipIpcOpenMemHandle hipLaunchHostFunc hipLaunchKernel
+    hipMalloc hipMallocAsync hipMallocFromPoolAsync hipMallocHost hipMallocManaged hipMallocPitch
+    hipMemAddressFree hipMemAddressReserve hipMemAdvise hipMemAllocHost hipMemCreate
+    hipMemExportToShareableHandle hipMemGetAccess hipMemGetAddressRange
     hipMemGetAllocationGranularity hipMemGetAllocationPropertiesFromHandle
     hipMemGetHandleForAddressRange hipMemGetInfo hipMemImportFromShareableHandle hipMemMap
-    hipMemMapArrayAsync hipMemPrefetchAsync hipMemRelease hipMemRetainAllocationHandle
-    hipMemSetAccess hipMemUnmap hipMemcpy hipMemcpy2D hipMemcpy2DAsync hipMemcpyAsync hipMemcpyDtoD
-    hipMemcpyDtoDAsync hipMemcpyDtoH hipMemcpyDtoHAsync hipMemcpyHtoD hipMemcpyHtoDAsync
-    hipMemcpyPeer hipMemcpyPeerAsync hipMemcpyWithStream hipMemset hipMemsetAsync hipMemsetD16
-    hipMemsetD16Async hipMemsetD32 hipMemsetD32Async hipMemsetD8 hipMemsetD8Async
+    hipMemMapArrayAsync hipMemPoolCreate hipMemPoolDestroy hipMemPoolExportPointer
+    hipMemPoolExportToShareableHandle hipMemPoolGetAccess hipMemPoolGetAttribute
+    hipMemPoolImportFromShareableHandle hipMemPoolImportPointer hipMemPoolSetAccess
+    hipMemPoolSetAttribute hipMemPoolTrimTo hipMemPrefetchAsync hipMemRelease
+    hipMemRetainAllocationHandle hipMemSetAccess hipMemUnmap hipMemcpy hipMemcpy2D hipMemcpy2DAsync
+    hipMemcpyAsync hipMemcpyDtoD hipMemcpyDtoDAsync hipMemcpyDtoH hipMemcpyDtoHAsync hipMemcpyHtoD
+    hipMemcpyHtoDAsync hipMemcpyPeer hipMemcpyPeerAsync hipMemcpyWithStream hipMemset hipMemsetAsync
+    hipMemsetD16 hipMemsetD16Async hipMemsetD32 hipMemsetD32Async hipMemsetD8 hipMemsetD8Async
     hipMipmappedArrayCreate hipMipmappedArrayDestroy hipModuleGetFunction hipModuleGetGlobal
     hipModuleLaunchKernel hipModuleLoad hipModuleLoadData hipModuleUnload hipPeekAtLastError
     hipPointerGetAttribute hipPointerGetAttributes hipPointerSetAttribute hipRuntimeGetVersion

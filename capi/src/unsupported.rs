@@ -27,6 +27,11 @@ unsupported! {
     "graphs": hipStreamBeginCapture hipStreamEndCapture hipGraphInstantiate hipGraphLaunch
         hipGraphExecUpdate hipGraphExecDestroy hipGraphDestroy;
     "advice and prefetching for managed memory, which never migrates": hipMemAdvise hipMemPrefetchAsync;
+    "memory pools": hipDeviceGetDefaultMemPool hipDeviceGetMemPool hipDeviceSetMemPool
+        hipMallocFromPoolAsync hipMemPoolCreate hipMemPoolDestroy hipMemPoolTrimTo
+        hipMemPoolSetAttribute hipMemPoolGetAttribute hipMemPoolSetAccess hipMemPoolGetAccess
+        hipMemPoolExportToShareableHandle hipMemPoolImportFromShareableHandle
+        hipMemPoolExportPointer hipMemPoolImportPointer;
     "sharing events with other processes": hipIpcGetEventHandle hipIpcOpenEventHandle;
     "arrays": hipMipmappedArrayCreate hipMipmappedArrayDestroy;
 }

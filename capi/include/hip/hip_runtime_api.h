@@ -5,8 +5,8 @@
  *
  * A function that gets an invalid handle returns an error, and does not crash.
  * hsavmm_last_message() in <hsavmm.h> returns the message of the last error. This library does not
- * support kernels, graphs and sparse arrays: their functions return hipErrorNotSupported. Copies are
- * complete when the call returns, so streams and events never wait.
+ * support kernels, graphs, memory pools and sparse arrays: their functions return
+ * hipErrorNotSupported. Copies are complete when the call returns, so streams and events never wait.
  *
  * The header is valid C99 and C++17.
  */
@@ -146,6 +146,15 @@ hipError_t hipGetDriverEntryPoint(const char *symbol, void **function, unsigned 
 /* In C++, HIP accepts pointers of any type. */
 template <class T> static inline hipError_t hipMallocAsync(T **ptr, size_t size, hipStream_t stream) {
   return hipMallocAsync(reinterpret_cast<void **>(ptr), size, stream);
+}
+template <class T>
+static inline hipError_t hipMallocAsync(T **ptr, size_t size, hipMemPool_t pool, hipStream_t stream) {
+  return hipMallocFromPoolAsync(reinterpret_cast<void **>(ptr), size, pool, stream);
+}
+template <class T>
+static inline hipError_t hipMallocFromPoolAsync(T **ptr, size_t size, hipMemPool_t pool,
+                                                hipStream_t stream) {
+  return hipMallocFromPoolAsync(reinterpret_cast<void **>(ptr), size, pool, stream);
 }
 /* A program that needs the types of these functions, as in decltype(&hipMalloc), defines __HIP_DISABLE_CPP_FUNCTIONS__,
  * as for HIP. */

@@ -116,6 +116,30 @@ fn source_with_a_kernel_compiles() {
     assert_eq!(expect_success(&output, "kernel"), "5\n");
 }
 
+/// Programs that set the device's memory pool, if there is one, compile and allocate without it.
+#[test]
+fn programs_with_memory_pools_compile() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("pools.cpp");
+    let text = "#include <hip/hip_runtime_api.h>\n#include <stdio.h>\n\
+        int main(void) {\n  hipMemPool_t pool = nullptr;\n  float *at = nullptr;\n\
+        \x20 std::uint64_t keep = UINT64_MAX;\n  int supported = 1;\n\
+        \x20 if (hipDeviceGetAttribute(&supported, hipDeviceAttributeMemoryPoolsSupported, 0) ||\n\
+        \x20     supported != 0)\n    return 1;\n\
+        \x20 if (hipDeviceGetDefaultMemPool(&pool, 0) != hipErrorNotSupported ||\n\
+        \x20     hipMemPoolSetAttribute(pool, hipMemPoolAttrReleaseThreshold, &keep) !=\n\
+        \x20       hipErrorNotSupported ||\n\
+        \x20     hipMallocAsync(&at, 64, pool, nullptr) != hipErrorNotSupported ||\n\
+        \x20     hipMallocFromPoolAsync(&at, 64, pool, nullptr) != hipErrorNotSupported)\n\
+        \x20   return 2;\n\
+        \x20 if (hipMallocAsync(&at, 64, nullptr) || hipFreeAsync(at, nullptr)) return 3;\n\
+        \x20 puts(\"done\");\n}\n";
+    std::fs::write(&source, text).unwrap();
+    let program = Program::compile(source.to_str().unwrap(), Language::Cpp17, &[]);
+    let output = program.on_simulation("").output().unwrap();
+    assert_eq!(expect_success(&output, "pools"), "done\n");
+}
+
 /// HIP's header includes three C headers (`limits.h`, `stdlib.h`, `string.h`). Some programs, such as vLLM's allocator,
 /// use them without including them.
 #[test]

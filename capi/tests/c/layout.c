@@ -287,6 +287,23 @@ int main(void) {
   VALUE(hipMemAttachSingle);
   VALUE(HIP_IPC_HANDLE_SIZE);
   VALUE(hipIpcMemLazyEnablePeerAccess);
+  VALUE(hipMemPoolReuseFollowEventDependencies);
+  VALUE(hipMemPoolReuseAllowOpportunistic);
+  VALUE(hipMemPoolReuseAllowInternalDependencies);
+  VALUE(hipMemPoolAttrReleaseThreshold);
+  VALUE(hipMemPoolAttrReservedMemCurrent);
+  VALUE(hipMemPoolAttrReservedMemHigh);
+  VALUE(hipMemPoolAttrUsedMemCurrent);
+  VALUE(hipMemPoolAttrUsedMemHigh);
+  SIZE(hipMemPool_t);
+  SIZE(hipMemPoolProps);
+  OFFSET(hipMemPoolProps, allocType);
+  OFFSET(hipMemPoolProps, handleTypes);
+  OFFSET(hipMemPoolProps, location);
+  OFFSET(hipMemPoolProps, win32SecurityAttributes);
+  OFFSET(hipMemPoolProps, maxSize);
+  OFFSET(hipMemPoolProps, reserved);
+  SIZE(hipMemPoolPtrExportData);
 #if HIP_VERSION_MAJOR >= 7
   OFFSET(hipMemAllocationProp, requestedHandleTypes);
   VALUE(hipDeviceAttributeHostNumaId);

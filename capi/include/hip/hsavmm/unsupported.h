@@ -101,6 +101,56 @@ hipError_t hipMemAdvise(const void *ptr, size_t size, hipMemoryAdvise advice, in
 hipError_t hipMemPrefetchAsync(const void *ptr, size_t size, int device,
                                hipStream_t stream HSAVMM_DEFAULT(NULL));
 
+/* ---- Memory pools -------------------------------------------------------------------------- */
+
+/* hipDeviceAttributeMemoryPoolsSupported is 0. hipMallocAsync() allocates without a pool. */
+
+typedef struct ihipMemPoolHandle_t *hipMemPool_t;
+
+typedef enum hipMemPoolAttr {
+  hipMemPoolReuseFollowEventDependencies = 0x1,
+  hipMemPoolReuseAllowOpportunistic = 0x2,
+  hipMemPoolReuseAllowInternalDependencies = 0x3,
+  hipMemPoolAttrReleaseThreshold = 0x4,
+  hipMemPoolAttrReservedMemCurrent = 0x5,
+  hipMemPoolAttrReservedMemHigh = 0x6,
+  hipMemPoolAttrUsedMemCurrent = 0x7,
+  hipMemPoolAttrUsedMemHigh = 0x8
+} hipMemPoolAttr;
+
+typedef struct hipMemPoolProps {
+  hipMemAllocationType allocType;
+  hipMemAllocationHandleType handleTypes;
+  hipMemLocation location;
+  void *win32SecurityAttributes;
+  size_t maxSize;
+  unsigned char reserved[56];
+} hipMemPoolProps;
+
+typedef struct hipMemPoolPtrExportData {
+  unsigned char reserved[64];
+} hipMemPoolPtrExportData;
+
+hipError_t hipDeviceGetDefaultMemPool(hipMemPool_t *pool, int device);
+hipError_t hipDeviceGetMemPool(hipMemPool_t *pool, int device);
+hipError_t hipDeviceSetMemPool(int device, hipMemPool_t pool);
+hipError_t hipMallocFromPoolAsync(void **ptr, size_t size, hipMemPool_t pool, hipStream_t stream);
+hipError_t hipMemPoolCreate(hipMemPool_t *pool, const hipMemPoolProps *prop);
+hipError_t hipMemPoolDestroy(hipMemPool_t pool);
+hipError_t hipMemPoolTrimTo(hipMemPool_t pool, size_t bytes_to_keep);
+hipError_t hipMemPoolSetAttribute(hipMemPool_t pool, hipMemPoolAttr attribute, void *value);
+hipError_t hipMemPoolGetAttribute(hipMemPool_t pool, hipMemPoolAttr attribute, void *value);
+hipError_t hipMemPoolSetAccess(hipMemPool_t pool, const hipMemAccessDesc *desc, size_t count);
+hipError_t hipMemPoolGetAccess(hipMemAccessFlags *flags, hipMemPool_t pool,
+                               hipMemLocation *location);
+hipError_t hipMemPoolExportToShareableHandle(void *shareable, hipMemPool_t pool,
+                                             hipMemAllocationHandleType type, unsigned int flags);
+hipError_t hipMemPoolImportFromShareableHandle(hipMemPool_t *pool, void *shareable,
+                                               hipMemAllocationHandleType type,
+                                               unsigned int flags);
+hipError_t hipMemPoolExportPointer(hipMemPoolPtrExportData *data, void *ptr);
+hipError_t hipMemPoolImportPointer(void **ptr, hipMemPool_t pool, hipMemPoolPtrExportData *data);
+
 /* ---- IPC of events ------------------------------------------------------------------------- */
 
 typedef struct hipIpcEventHandle_st {
