@@ -35,8 +35,8 @@ pub fn init() {
 }
 
 /// Prints, once in a process, why no runtime was opened: the program can ignore errors or print only their numbers.
-/// `HSA_VMM_LOG=off` disables the message.
-pub fn print_open_failure(failure: &Failure) {
+/// `HSA_VMM_LOG=off` disables the message. `names_file` means that the program has named the runtime's file.
+pub fn print_open_failure(failure: &Failure, names_file: bool) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     let is_off = trusted_environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
     if is_off || PRINTED.swap(true, Ordering::Relaxed) {
@@ -47,9 +47,9 @@ pub fn print_open_failure(failure: &Failure) {
         return print(&failure.message);
     }
     print(&format!("no runtime: {}", failure.message));
-    // A privileged program ignores the variables that select another runtime. `hsa-vmm emulate` has selected one.
+    // Such a program ignores the variables that select another runtime. `hsa-vmm emulate` has selected one.
     let is_emulated = std::env::var("HSA_VMM_UNDER").is_ok_and(|it| it.starts_with("emulate"));
-    if is_privileged() || is_emulated {
+    if is_privileged() || names_file || is_emulated {
         return;
     }
     if cfg!(feature = "simulation") {

@@ -149,7 +149,9 @@ pub fn process() -> Result<Arc<Process>, Failure> {
         return Ok(process);
     }
     let settings = with_state(|state| state.settings.clone());
-    let opened = Process::open(&settings).inspect_err(crate::log::print_open_failure);
+    let names_file = matches!(settings.runtime, Backend::File(_));
+    let opened = Process::open(&settings)
+        .inspect_err(|failure| crate::log::print_open_failure(failure, names_file));
     let process = Arc::new(opened?);
     with_state(|state| state.open = Some(process.clone()));
     Ok(process)
@@ -199,7 +201,7 @@ impl Process {
         let runtime = match &settings.runtime {
             Backend::Automatic => Runtime::load().map_err(open_failure)?,
             // SAFETY: hsavmm.h requires that the caller of hsavmm_use_runtime() trusts the file.
-            Backend::File(path) => unsafe { Runtime::load_from(path) }.map_err(open_failure)?,
+            Backend::File(path) => unsafe { Runtime::load_from(path) }.map_err(file_failure)?,
             Backend::Simulation(configuration) => simulated(configuration)?,
         };
         let number = if profile == HipProfile::Hip6 { 6 } else { 7 };
@@ -285,6 +287,16 @@ fn page_tables_from_environment() -> Result<bool, Failure> {
             Err(Failure::new(errors::NOT_INITIALIZED, message))
         }
     }
+}
+
+/// Converts the error of opening the file that `hsavmm_use_runtime` has named. Replaces the advice of a missing
+/// runtime, to set `HSA_VMM_RUNTIME`.
+fn file_failure(error: Error) -> Failure {
+    let ErrorKind::Load(reasons) = error.kind() else { return open_failure(error) };
+    let message = format!(
+        "{reasons}\nthe program has named this file (hsavmm_use_runtime), so HSA_VMM_RUNTIME has no effect"
+    );
+    Failure::new(errors::NO_DEVICE, message)
 }
 
 /// Converts the error of opening a runtime: "no device" if the runtime is missing or does not start. HIP's calls return

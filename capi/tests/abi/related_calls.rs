@@ -129,6 +129,20 @@ fn missing_runtime_is_printed_once() {
     assert!(!run_without_runtime(Some("off")).contains("libhsavmm: no runtime"));
 }
 
+/// If the program has named the runtime's file, the advice does not name the variable, which has no effect then.
+#[test]
+fn missing_file_does_not_advise_the_variable() {
+    let program = Program::compile("tests/c/privileged.c", Language::C99, &[]);
+    let output = program.on_simulation("gpus=1").arg("/no-such-runtime.so").output().unwrap();
+    let printed = expect_success(&output, "a missing file");
+    assert_eq!(printed, "privileged 0: hipErrorNoDevice, 0 devices\n");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(errors.matches("so HSA_VMM_RUNTIME has no effect").count(), 2, "{errors}");
+    assert!(!errors.contains("name the library in HSA_VMM_RUNTIME"), "{errors}");
+    assert!(!errors.contains("HSA_VMM_RUNTIME=sim"), "{errors}");
+    assert!(!errors.contains("hsa-vmm emulate"), "{errors}");
+}
+
 #[test]
 fn error_names_the_invalid_variable() {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
