@@ -48,7 +48,9 @@ unsafe extern "C" fn hsavmm_use_simulation(configuration: *const c_char) -> hipE
 #[cfg(feature = "simulation")]
 fn check_configuration(configuration: &str) -> Result<(), Failure> {
     let parsed = configuration.parse::<hsa_vmm::simulation::Config>();
-    parsed.map(drop).map_err(|error| Failure::invalid_argument("configuration", error))
+    let invalid =
+        |error| Failure::invalid_argument("configuration", format_args!("is invalid: {error}"));
+    parsed.map(drop).map_err(invalid)
 }
 
 #[cfg(not(feature = "simulation"))]

@@ -26,7 +26,8 @@ static void test_runtime(void) {
   /* The runtime is open already. */
   EXPECT_FAILURE(hsavmm_use_runtime("sim"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
   EXPECT_FAILURE(hsavmm_use_simulation("gpus=3"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
-  EXPECT_FAILURE(hsavmm_use_simulation("gpus=many"), hipErrorInvalidValue, "gpus");
+  EXPECT_FAILURE(hsavmm_use_simulation("gpus=many"), hipErrorInvalidValue,
+                 "`configuration` is invalid: ");
   EXPECT_FAILURE(hsavmm_use_profile(7), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
   EXPECT_FAILURE(hsavmm_use_profile(5), hipErrorInvalidValue, "6 and 7");
   EXPECT_FAILURE(hsavmm_use_page_tables(1), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
