@@ -25,7 +25,12 @@ use std::os::fd::OwnedFd;
 
 /// How often the library asks the runtime to open memory whose descriptor the library has: a signal that cannot be
 /// blocked, such as `SIGSTOP`, makes AMD's runtime give up.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
+
+/// The word of ROCm 7.2's handle that contains a random number. The runtime also stores the number in the driver's
+/// metadata of the block of 2 MiB, and rejects a handle with another number. When the exporter frees the memory that
+/// was exported first, the runtime clears the number, although the block can contain other exported memory.
+const BLOCK_NUMBER: usize = 7;
 
 /// Open memory of another process. Dropping the value closes the memory.
 ///
@@ -327,17 +332,24 @@ impl Ipc {
         let others: Vec<_> = self.agents()[1..].iter().map(native_of).collect();
         let attach = |native| runtime.native().ipc_attach(native, size, first, &others);
         // AMD's runtime gives up if a signal interrupts its `recvmsg`.
-        let relay = |dma_buf| {
-            with_signals_blocked(|| server_client::with_relay(handle.native, dma_buf, attach))
+        let relay = |native, dma_buf| {
+            with_signals_blocked(|| server_client::with_relay(native, dma_buf, attach))
         };
+        // Only for a registered handle, the table of exports shows that the memory was not freed.
+        let may_clear_number =
+            handle.is_registered() && matches!(runtime.info().extension, (1, 15..=17));
         let start = match dma_buf {
             Some(dma_buf) => {
-                let mut start = relay(dma_buf)?;
-                for _ in 1..ATTEMPTS {
+                let mut start = relay(handle.native, dma_buf)?;
+                for attempt in 1..ATTEMPTS {
                     if !start.is_err_and(|it| it.status == Status::INVALID_ARGUMENT) {
                         break;
                     }
-                    start = relay(dma_buf)?;
+                    let mut native = handle.native;
+                    if may_clear_number && attempt % 2 == 1 {
+                        native[BLOCK_NUMBER] = 0;
+                    }
+                    start = relay(native, dma_buf)?;
                 }
                 start
             }
