@@ -243,6 +243,7 @@ fn request_that_is_the_cause_is_suspected_first() {
             ("FILL=EIO", "blit", "reported EIO for a FILL: suspect the GPU's engine first"),
             ("FILL=hang", "blit", "suspect the GPU's engine first (the runtime's blit shader)"),
             ("ACQUIRE_VM=lost", "runtime", "suspect kfd_ioctl_acquire_vm first"),
+            ("ACQUIRE_VM#2=lost", "runtime", "suspect kfd_ioctl_acquire_vm first"),
             ("OPEN=EIO", "runtime", "find where the kernel's kfd_open returns EIO"),
             ("MMAP=narrow", "cpu", "drm0 MMAP: suspect the kernel's drm_gem_mmap"),
             ("WAIT_EVENTS=lost", "permission", "suspect kfd_ioctl_wait_events first"),

@@ -319,13 +319,10 @@ pub fn advise(
     // A call that has not returned explains a hang or a crash better than an earlier error does. One of the runtime's
     // threads can have made the call, or an engine can hang, so the log of the whole level is searched.
     let is_crash_or_hang = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
-    let lines_of_level =
-        run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_crash_or_hang);
-    let mut unfinished =
-        errors.iter().copied().chain(lines_of_level).filter(|line| is_unfinished(line));
-    let unfinished = unfinished.next_back();
-    let mut lines = run.driver.iter().flatten();
-    let without_result = lines.find_map(|(_, line)| Some((line, missing_result(line)?)));
+    let lines = || run.driver.iter().flatten().map(|(_, line)| line);
+    let unfinished = errors.iter().copied().chain(lines().filter(|_| is_crash_or_hang));
+    let unfinished = unfinished.filter(|line| is_unfinished(line)).next_back();
+    let without_result = lines().find_map(|line| Some((line, missing_result(line)?)));
     if let Some((other, field)) = call.and_then(|call| call_without_result(run, call)) {
         let name = &other.begin.call;
         advice.push(format!(
@@ -385,8 +382,9 @@ pub fn advise(
             "the driver returned success for {call}, but did not set {field}: suspect {function} first"
         ));
     } else if let Some(line) = errors.first() {
-        let lines = run.driver.iter().flatten().map(|(_, line)| line.as_str());
-        advice.extend(lacks_address_space(lines, line).then(|| ADVICE_ON_ENODEV.to_owned()));
+        // A request for several GPUs does not show which GPU has no address space, but a later error can.
+        let mut lacking = errors.iter().map(|it| lacks_address_space(lines().map(|it| &**it), it));
+        advice.extend(lacking.any(|it| it).then(|| ADVICE_ON_ENODEV.to_owned()));
         let is_told = failed_open.is_some() || engine::operation(line).is_some();
         advice.extend((!is_told).then(|| advise_failed_request(run, line, repeated)));
     } else if let Some(driver) = driver {
