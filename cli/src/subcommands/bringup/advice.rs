@@ -4,7 +4,7 @@ use super::data::{DAMAGED, FIRST_COPY, LATE_COPY, LATE_FILL, LATE_MAPPING, LATER
 use super::engine;
 use super::environment::Environment;
 use super::hsa::{COPY, FAILED, FILL, NEITHER_ENDED_NOR_FAULTED};
-use super::interface::{function_of, request, suspect};
+use super::interface::{function_of, is_open, request, suspect};
 use super::kernel_trace;
 use super::level::Level;
 use super::machine::MachineCheck;
@@ -269,11 +269,6 @@ fn is_stopping(run: &LevelRun, cause: &Cause, call: Option<&Call>) -> bool {
     in_flight.iter().map(|index| &run.calls[*index]).chain(call).any(is_stop)
 }
 
-/// Returns whether a line of the driver's log opens a device.
-fn is_open(line: &str) -> bool {
-    matches!(request(line).as_deref(), Some("kfd OPEN" | "drm OPEN"))
-}
-
 /// How a level was run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
@@ -312,7 +307,12 @@ pub fn advise(
     // The kernel's log names the function more exactly than any request does.
     advice.extend(kernel_trace::advise(run.kernel_lines()));
     // The first error usually causes the later errors.
-    let errors = driver.as_deref().map(failed_lines).unwrap_or_default();
+    let mut errors = driver.as_deref().map(failed_lines).unwrap_or_default();
+    // The runtime can have ignored an error during an earlier call.
+    let until_end = call.map(|call| run.requests_until_end(call)).unwrap_or_default();
+    if errors.is_empty() {
+        errors = failed_lines(&until_end);
+    }
     let repeated = errors.first().map_or(0, |first| {
         errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
     });

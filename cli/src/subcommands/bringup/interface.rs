@@ -291,6 +291,11 @@ pub fn named_in(line: &str) -> Option<(&'static Interface, &str)> {
     TABLE.iter().flat_map(|row| row.1).find_map(named)
 }
 
+/// Returns whether a line of the emulated driver's log opens a device.
+pub fn is_open(line: &str) -> bool {
+    is_logged(&OPEN_KFD, line) || is_logged(&OPEN_DRM, line)
+}
+
 /// Returns whether a line of the emulated driver's log is a request to this interface.
 pub fn is_logged(interface: &Interface, line: &str) -> bool {
     request(line).is_some_and(|request| interface.logged == request)

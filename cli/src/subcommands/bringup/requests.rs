@@ -196,6 +196,14 @@ impl LevelRun {
             .collect()
     }
 
+    /// Returns the lines of the emulated driver's log until the end of a call. Returns no lines for the level `pressure`,
+    /// which provokes errors.
+    pub fn requests_until_end(&self, call: &Call) -> Vec<String> {
+        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        let lines = self.driver.iter().flatten().filter(|_| self.level != Level::Pressure);
+        lines.filter(|(offset, _)| *offset < end).map(|(_, line)| line.clone()).collect()
+    }
+
     /// Returns the failed requests of the level: at most `limit` lines, one for each call and error, with the number of
     /// equal failures.
     pub fn failed_requests(&self, limit: usize) -> Vec<String> {
@@ -208,8 +216,12 @@ impl LevelRun {
 
 #[cfg(test)]
 mod tests {
+    use super::super::advice::Setup;
+    use super::super::failure::Failure;
     use super::super::record::{Logs, Return};
     use super::*;
+    use hsa_vmm_conformance::worker::End;
+    use std::time::Duration;
 
     /// Returns a call of a task, during which the driver's log grew from `start` to `end`.
     fn call(task: &str, name: &str, start: u64, end: u64) -> Call {
@@ -248,6 +260,25 @@ mod tests {
                 panic!("{run:?}")
             };
             assert_eq!(index, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn ignored_error_explains_a_later_crash() {
+        let copy = call("1:1", "hsa_amd_memory_async_copy", 0, 50);
+        let stop = call("1:1", "hsa_shut_down", 50, 100);
+        let error = "1:1 0.1 kfd ALLOC_MEMORY_OF_GPU handle=0x0 = EIO (1.0 us)";
+        let (command, earlier) = ("hsa-vmm bringup", Duration::ZERO);
+        let setup = Setup { command, earlier, config: None, planned_faults: &[], program: None };
+        for (offset, expected) in [(20, true), (200, false)] {
+            let mut run = run(vec![copy.clone(), stop.clone()], &[(offset, error)]);
+            let status = Cause::Status(1, 0x1000);
+            for cause in [Cause::Crash(vec![1], End::Signal(6)), status] {
+                run.outcome = Outcome::Failed(cause);
+                let advice = Failure::of(&run, setup).unwrap().try_next;
+                let is_first = advice[0].starts_with("the driver returned EIO for kfd ALLOC_M");
+                assert_eq!(is_first, expected, "{advice:?}");
+            }
         }
     }
 
