@@ -56,7 +56,11 @@ fn library_without_virtual_memory_fails() {
     let library = compile_broken(folder.path(), ";", &["-DWITHOUT_VMEM"]);
     let report = report(&bringup(&library, &["--format", "json"]), 3);
     assert_eq!(failed_level(&report), Some("library"));
-    assert_contains(&report["failure"].to_string(), &["hsa_amd_vmem_", "ROCm 6.0"]);
+    let failure = &report["failure"];
+    assert_contains(&failure.to_string(), &["hsa_amd_vmem_", "ROCm 6.0"]);
+    // The library is the cause, not the driver of this machine.
+    assert_contains(failure["try_next"][0].as_str().unwrap(), &["install ROCm's runtime"]);
+    assert!(failure["machine"].as_array().unwrap().is_empty(), "{failure:#}");
 }
 
 #[test]

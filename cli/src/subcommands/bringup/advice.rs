@@ -296,7 +296,8 @@ pub fn advise(
     let command = setup.command;
     let environment = Environment::of(run);
     let is_simulation = environment == Environment::Simulation;
-    if let Cause::NoLibrary(_) = cause {
+    let has_failed_to_load = run.level == Level::Library && matches!(cause, Cause::Wrong(..));
+    if has_failed_to_load || matches!(cause, Cause::NoLibrary(_)) {
         advice.push(environment.advise_runtime());
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;

@@ -197,9 +197,9 @@ fn last_lines(mut lines: Vec<String>, limit: usize) -> Vec<String> {
 }
 
 /// Returns whether to check this machine's files and permissions. Only the first levels can fail because of wrong files
-/// or permissions.
+/// or permissions. The level `library` does not use the driver.
 fn checks_machine(run: &LevelRun) -> bool {
-    run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
+    (Level::Runtime..=Level::Pools).contains(&run.level) && matches!(run.runtime, Some(Some(_)))
 }
 
 impl FailedCall {
