@@ -63,6 +63,18 @@ fn library_without_virtual_memory_fails() {
     assert!(failure["machine"].as_array().unwrap().is_empty(), "{failure:#}");
 }
 
+/// The runtime crashes before its first request, so the emulated driver writes no log.
+#[test]
+fn emulated_driver_has_no_module() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = compile_broken(folder.path(), "abort()", &[]);
+    let start = ["emulate", "--", HSA_VMM, "bringup", "--format", "json", "--runtime"];
+    let report = report(&command(&start).arg(&library).output().unwrap(), 3);
+    let machine = report["failure"]["machine"].to_string();
+    assert_contains(&machine, &["/dev/kfd can be opened"]);
+    assert!(!machine.contains("PCI") && !machine.contains("amdgpu is loaded"), "{machine}");
+}
+
 #[test]
 fn crash_is_reported_with_signal_and_call() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,6 +11,7 @@ use super::record::{Argument, StuckCopy, status_name};
 use super::requests::failed_lines;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::driver_log::redacted_requests;
+use crate::planned_faults::is_driver_emulated;
 use crate::provenance::Privacy;
 use serde::Serialize;
 use std::time::Duration;
@@ -144,7 +145,7 @@ impl Failure {
         let output =
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
         let machine_checks =
-            if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
+            if checks_machine(run) { machine::check(is_driver_emulated()) } else { Vec::new() };
         let try_next = advise(run, cause, call, &driver, &machine_checks, setup);
         let checks = machine_checks.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
