@@ -125,13 +125,20 @@ fn missing_features_are_reported() {
 
 #[test]
 fn advice_is_for_the_simulation() {
-    for fault in ["hsa_amd_memory_async_copy=garbled", "hsa_amd_vmem_map=0x1008"] {
-        let output = run_simulated(&format!("gpus=2,faults={fault}"), &["--format", "json"]);
+    for fault in [
+        "hsa_amd_memory_async_copy=garbled",
+        "hsa_amd_memory_async_copy=lost",
+        "hsa_amd_memory_fill=late:5000us",
+        "hsa_amd_vmem_map=0x1008",
+        "hsa_amd_vmem_set_access=half",
+    ] {
+        let arguments = ["--time-limit", "5s", "--format", "json"];
+        let output = run_simulated(&format!("gpus=2,faults={fault}"), &arguments);
         let advice = report(&output, 1)["failure"]["try_next"].to_string();
         let planned =
             format!("this is a simulation, in which the planned fault {fault} has happened");
         assert_contains(&advice, &[planned.as_str(), "remove faults=… from --sim or HSA_SIM"]);
-        for wrong in ["dmesg", "strace", "/proc/", "/sys/"] {
+        for wrong in ["dmesg", "strace", "/proc/", "/sys/", "kfd_", "AMDGPU_", "the fence"] {
             assert!(!advice.contains(wrong), "{wrong}: {advice}");
         }
     }

@@ -139,9 +139,19 @@ fn advise_wrong_result(
     call: Option<&Call>,
     environment: Environment,
 ) -> Option<String> {
-    let is_simulation = environment == Environment::Simulation;
     let is_used_again = call.is_some_and(|call| uses_address_again(run, call));
     let call = call.map_or("", |call| &call.begin.call);
+    if call == "hsa_system_get_info" {
+        return Some(
+            "virtual memory needs amdkfd's interface 1.15 or later (AMDKFD_IOC_GET_VERSION), \
+             dma-bufs, and amdgpu_device_get_fd of libdrm_amdgpu 2.4.109 or later"
+                .to_owned(),
+        );
+    }
+    // The advice below is about a kernel and a GPU.
+    if environment == Environment::Simulation {
+        return None;
+    }
     // A second copy was right, so the first copy is the cause in each level.
     let is_single_copy = what.contains(LATER_RIGHT);
     if what.contains(LATE_COPY) {
@@ -153,11 +163,7 @@ fn advise_wrong_result(
     }
     // If a call returned an error, no GPU has accessed the memory.
     let uses_unmapped_address = call == "hsa_amd_vmem_unmap" || (is_used_again && !is_single_copy);
-    if run.level == Level::Unmapped
-        && uses_unmapped_address
-        && !is_simulation
-        && !run.has_error_status()
-    {
+    if run.level == Level::Unmapped && uses_unmapped_address && !run.has_error_status() {
         return Some(environment.advise_old_entry("the unmap"));
     }
     // The emulated driver logs the request that failed.
@@ -170,13 +176,13 @@ fn advise_wrong_result(
             "find where the kernel's {kernel_function} returns {error}{operation}"
         ));
     }
-    if what.contains(WRONG_HALF) && !is_simulation {
+    if what.contains(WRONG_HALF) {
         return Some(environment.advise_old_entry("the entry was replaced"));
     }
     if what.contains(NEITHER_ENDED_NOR_FAULTED) && run.has_logged_fault() {
         return Some(ADVICE_ON_UNNOTICED_FAULT.to_owned());
     }
-    if run.level == Level::Offset && uses_data(call) && !is_single_copy && !is_simulation {
+    if run.level == Level::Offset && uses_data(call) && !is_single_copy {
         return Some(format!(
             "the engine has copied right data in earlier levels, so the GPU's page table probably names other memory: \
              suspect the kernel's amdgpu_gem_va_ioctl first (AMDGPU_VA_OP_REPLACE; {}), then the flush of the TLB and \
@@ -184,7 +190,7 @@ fn advise_wrong_result(
             environment.page_tables()
         ));
     }
-    if what.contains(LATE_MAPPING) && !is_simulation {
+    if what.contains(LATE_MAPPING) {
         let mut advice = match is_used_again {
             true => environment.advise_old_entry_of_earlier_mapping(),
             false => "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for \
@@ -198,7 +204,7 @@ fn advise_wrong_result(
         }
         return Some(advice);
     }
-    if what.contains(DAMAGED) && !is_simulation {
+    if what.contains(DAMAGED) {
         return Some(
             "the mapping is right, but the contents are damaged. The driver may move the memory from VRAM to system \
              memory when a second GPU imports the memory: suspect this move (amdgpu_dma_buf_pin, amdgpu_bo_move) and \
@@ -213,7 +219,7 @@ fn advise_wrong_result(
                 .to_owned(),
         );
     }
-    if !is_simulation && call == FILL {
+    if call == FILL {
         return Some(format!(
             "the memory does not contain the number of the fill. If it still has its old contents (0, or a value \
              written before), the GPU has not filled it: suspect the GPU's engine (the runtime's blit shader). If \
@@ -222,8 +228,8 @@ fn advise_wrong_result(
             environment.page_tables()
         ));
     }
-    if !is_simulation && uses_data(call) {
-        return Some(format!(
+    uses_data(call).then(|| {
+        format!(
             "the destination does not contain the source's data. If it still has its old contents (0, or a value \
              written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
              engine ({}) and the fence{}. If it has other contents, also suspect the page tables of both addresses \
@@ -231,12 +237,7 @@ fn advise_wrong_result(
             engine::engines(run.level),
             if is_used_again { OLD_ENTRY_IN_COPY } else { "" },
             environment.page_tables()
-        ));
-    }
-    (call == "hsa_system_get_info").then(|| {
-        "virtual memory needs amdkfd's interface 1.15 or later (AMDKFD_IOC_GET_VERSION), \
-         dma-bufs, and amdgpu_device_get_fd of libdrm_amdgpu 2.4.109 or later"
-            .to_owned()
+        )
     })
 }
 
@@ -335,8 +336,8 @@ pub fn advise(
         _ => None,
     };
     let is_stop = is_stopping(run, cause, call);
-    let advise_gpu_fault = || match run.gpu_fault()? {
-        _ if is_stop && !is_simulation => Some(ADVICE_ON_STOP.to_owned()),
+    let advise_gpu_fault = || match run.gpu_fault().filter(|_| !is_simulation)? {
+        _ if is_stop => Some(ADVICE_ON_STOP.to_owned()),
         fault => {
             let is_used_again = call.is_some_and(|call| uses_address_again(run, call));
             Some(environment.advise_gpu_fault(fault, is_used_again))
@@ -347,7 +348,7 @@ pub fn advise(
     if is_stop {
         advice.extend(advise_gpu_fault());
     }
-    let stuck = run.stuck_copy().and_then(|copy| {
+    let stuck = run.stuck_copy().filter(|_| !is_simulation).and_then(|copy| {
         engine::advise_stuck_copy(copy, environment.page_tables(), run.has_unfinished_operation())
     });
     // The runtime makes no request while it waits for the fault.
