@@ -184,13 +184,23 @@ fn missing_memory_is_blamed_on_the_call_that_keeps_it() {
 
 #[test]
 fn call_without_result_is_suspected() {
-    let faults = "gpus=2,faults=hsa_amd_memory_pool_allocate=lost";
-    let report = report(&run_simulated(faults, &["--format", "json"]), 1);
-    let first = report["failure"]["try_next"][0].as_str().unwrap();
-    assert_contains(
-        first,
-        &["hsa_amd_memory_pool_allocate returned success, but set the argument `host` to 0"],
-    );
+    for (fault, level, words) in [
+        (
+            "hsa_amd_memory_pool_allocate=lost",
+            "gpu",
+            "hsa_amd_memory_pool_allocate returned success, but set the argument `host` to 0",
+        ),
+        (
+            "hsa_amd_vmem_handle_create#2=lost",
+            "unmapped",
+            "hsa_amd_vmem_handle_create returned success, but set the argument `memory2` to 0",
+        ),
+    ] {
+        let faults = format!("gpus=2,faults={fault}");
+        let report = report(&run_simulated(&faults, &["--format", "json"]), 1);
+        assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
+        assert_contains(report["failure"]["try_next"][0].as_str().unwrap(), &[words]);
+    }
 }
 
 #[test]

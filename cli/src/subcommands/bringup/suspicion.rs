@@ -307,8 +307,9 @@ fn is_overlap(line: &str) -> bool {
 }
 
 impl LevelRun {
-    /// The level `unmapped` attributes a failed map to the unmap before. If the driver returned an error during the
-    /// map, and the error is not that of an overlap, attributes the failure to the map instead.
+    /// The level `unmapped` attributes a failed map to the unmap before. Attributes the failure to the map instead if the
+    /// driver returned an error during the map, and the error is not that of an overlap, or if an earlier call returned
+    /// no memory to map.
     pub fn attribute_failed_map(&mut self) {
         if self.level != Level::Unmapped
             || !matches!(self.outcome, Outcome::Failed(Cause::Wrong(..)))
@@ -321,7 +322,8 @@ impl LevelRun {
         let Some((index, status)) = failed else { return };
         let requests = self.requests_during(&self.calls[index]);
         let first_error = requests.into_iter().find(|line| returned_final_error(line));
-        if first_error.is_some_and(|line| !is_overlap(line)) {
+        let has_no_memory = call_without_result(self, &self.calls[index]).is_some();
+        if has_no_memory || first_error.is_some_and(|line| !is_overlap(line)) {
             self.outcome = Outcome::Failed(Cause::Status(index, status));
         }
     }
