@@ -17,6 +17,11 @@ const DETAIL_COLUMN: usize = 22;
 /// The width of a level's duration, with the space before it.
 const DURATION_WIDTH: usize = 10;
 
+/// Parts of the commands in the advice. Advice that contains a command is not broken into lines, so that the command can
+/// be copied.
+const COMMANDS: [&str; 8] =
+    [" -- ", "hsa-vmm ", "gdb ", "dmesg ", "modprobe ", "lspci ", "usermod ", "cat /proc/"];
+
 const fn foreground(colour: AnsiColor) -> Style {
     Style::new().fg_color(Some(anstyle::Color::Ansi(colour)))
 }
@@ -170,8 +175,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
     if !failure.try_next.is_empty() {
         print_heading(out, "Try next")?;
         for (number, advice) in (1..).zip(&failure.try_next) {
-            // Do not break a command, so that it can be copied.
-            let has_command = advice.contains(" -- ") || advice.contains("hsa-vmm ");
+            let has_command = COMMANDS.iter().any(|command| advice.contains(command));
             let text = match has_command {
                 true => advice.clone(),
                 false => wrap(advice, WIDTH - 4).join("\n    "),
@@ -261,12 +265,19 @@ mod tests {
     #[test]
     fn commands_to_try_are_not_broken() {
         let words = "find where the kernel returns ENOMEM, ".repeat(3);
-        let command =
-            "get a backtrace: run hsa-vmm emulate --rocr 7.2.4 -- gdb -ex run -ex bt ./repeat";
-        let try_next = vec![words, command.to_owned()];
-        let text = printed(&Failure { try_next, ..failure() });
-        assert!(text.ends_with(&format!("\n 2. {command}\n")), "{text}");
-        assert!(text.contains("\n    "), "{text}");
+        for command in [
+            "hsa-vmm emulate --rocr 7.2.4 -- gdb -ex run -ex bt ./repeat",
+            "gdb -p PID -batch -ex 'thread apply all bt'",
+            "dmesg | grep -i -e kfd -e amdgpu",
+            "cat /proc/7/task/*/stack",
+            "usermod -aG render,video USER",
+        ] {
+            let advice = format!("{words}{command}");
+            let try_next = vec![words.clone(), advice.clone()];
+            let text = printed(&Failure { try_next, ..failure() });
+            assert!(text.ends_with(&format!("\n 2. {advice}\n")), "{text}");
+            assert!(text.contains("\n    "), "{text}");
+        }
     }
 
     #[test]
