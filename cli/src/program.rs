@@ -132,6 +132,11 @@ fn replace_folder(line: &str, program: &str) -> String {
 /// Returns a command line that runs this program with other arguments in the same environment: the runtime's variables,
 /// and the same `emulate`, `vm` or `rocr run`.
 pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
+    variables_to_repeat() + &with_outer_command(words)
+}
+
+/// Returns the variables that change the runtime or the driver, for the start of a command line: `HSA_ENABLE_SDMA=0 `.
+fn variables_to_repeat() -> String {
     let outer = env::var(OUTER_COMMAND).unwrap_or_default();
     let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));
     let mut names = vec!["HSA_KFD"];
@@ -150,8 +155,7 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
         Some(((*name).to_owned(), value))
     };
     let variables = set_runtime_variables().chain(names.iter().filter_map(variable));
-    let variables = variables.map(|(name, value)| format!("{name}={} ", quoted(&[value])));
-    variables.collect::<String>() + &with_outer_command(words)
+    variables.map(|(name, value)| format!("{name}={} ", quoted(&[value]))).collect()
 }
 
 /// Returns whether `vm` has set this environment variable, for the object that it preloads.
@@ -174,11 +178,12 @@ fn without_options(value: &str, outer: &str) -> String {
     settings.join(",")
 }
 
-/// Returns the command line of another program, started by the same `emulate`, `vm` or `rocr run` as this process.
+/// Returns the command line of another program in the same environment, as [`reproduce_command`] does.
 pub fn in_same_environment(line: &str) -> String {
+    let variables = variables_to_repeat();
     match env::var(OUTER_COMMAND) {
-        Ok(outer) => format!("{} {outer} -- {line}", program_name()),
-        Err(_) => line.to_owned(),
+        Ok(outer) => format!("{variables}{} {outer} -- {line}", program_name()),
+        Err(_) => variables + line,
     }
 }
 

@@ -125,6 +125,19 @@ fn advice_is_for_the_emulated_driver() {
     }
 }
 
+/// A crash can depend on the variables of the run.
+#[test]
+fn backtrace_sets_the_runtimes_variables() {
+    let name = "reports_on_amd::backtrace_sets_the_runtimes_variables";
+    let Some(fetched) = test::fetch_selected_releases(name).pop() else { return };
+    let (release, fault) = (fetched.release(), ["--fault", "CREATE_QUEUE=crash"]);
+    let bringup = ["--", HSA_VMM, "bringup", "--until", "gpu", "--format", "json"];
+    let words = [&["emulate", "--rocr", release.version()], &fault[..], &bringup].concat();
+    let report = report(&command(&words).env("HSA_ENABLE_SDMA", "0").output().unwrap(), 1);
+    let advice = report["failure"]["try_next"].to_string();
+    assert_contains(&advice, &["and run HSA_ENABLE_SDMA=0 ", " -- gdb "]);
+}
+
 /// In the processes of the levels, `/dev/stderr` is another file than in `bringup`.
 #[test]
 fn log_can_be_a_pipe_or_standard_error() {
