@@ -218,7 +218,7 @@ pub fn without_folders(text: &str) -> String {
         // In an address such as `https://a/b`, `//a/b` follows the colon.
         let is_path = path.starts_with('/') && !path.starts_with("//") || path.starts_with("~/");
         let is_kernel_file =
-            ["/dev/", "/proc/", "/sys/"].iter().any(|folder| path.starts_with(folder));
+            ["/dev", "/proc", "/sys"].iter().any(|folder| Path::new(path).starts_with(folder));
         match path.rsplit_once('/') {
             Some((_, name)) if is_path && !is_kernel_file => result.push_str(name),
             _ => result.push_str(path),
@@ -396,7 +396,7 @@ mod tests {
         let text = "hsa-vmm emulate --log '/var/log/kfd' -- ~/bin/hsa-vmm --runtime=/opt/x.so:/b/c";
         let expected = "hsa-vmm emulate --log 'kfd' -- hsa-vmm --runtime=x.so:c";
         assert_eq!(without_folders(text), expected);
-        for text in ["open /dev/kfd, 1/2", "see https://example.org/a/b"] {
+        for text in ["open /dev/kfd, 1/2", "the host's /sys", "see https://example.org/a/b"] {
             assert_eq!(without_folders(text), text);
         }
     }
