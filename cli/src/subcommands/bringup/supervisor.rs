@@ -261,17 +261,7 @@ impl Records {
         if let Some((index, status)) = failed {
             return Outcome::Failed(Cause::Status(index, status));
         }
-        let last = self.calls.len().checked_sub(1);
-        match end {
-            End::Killed => {
-                // The call that hangs can hold a lock for which the later calls wait.
-                let mut in_flight = self.in_flight();
-                in_flight.sort_by_key(|index| (self.is_wait(*index), *index));
-                return Outcome::Failed(Cause::Hang(in_flight, limit));
-            }
-            End::Exited(0) => {}
-            _ => return Outcome::Failed(Cause::Crash(self.in_flight(), end)),
-        }
+        // A crash or a hang after a failure can be an effect of the failure.
         if let Some((id, what)) = &self.wrong {
             let index = id.and_then(|id| self.index(id));
             let process = id.map_or(0, |id| id.process);
@@ -282,6 +272,17 @@ impl Records {
             };
             let of_other = self.in_flight().into_iter().find(is_of_other);
             return Outcome::Failed(Cause::Wrong(of_other.or(index), what.clone()));
+        }
+        let last = self.calls.len().checked_sub(1);
+        match end {
+            End::Killed => {
+                // The call that hangs can hold a lock for which the later calls wait.
+                let mut in_flight = self.in_flight();
+                in_flight.sort_by_key(|index| (self.is_wait(*index), *index));
+                return Outcome::Failed(Cause::Hang(in_flight, limit));
+            }
+            End::Exited(0) => {}
+            _ => return Outcome::Failed(Cause::Crash(self.in_flight(), end)),
         }
         match (&self.skipped, self.reached) {
             (Some(why), _) => Outcome::Skipped(why.clone()),
@@ -488,9 +489,11 @@ mod tests {
         ] {
             let wrong = Some((Some(failed), "one of the other processes: SIGABRT".to_owned()));
             let records = Records { calls, wrong, ..Records::default() };
-            let outcome = records.outcome(End::Exited(0), Duration::ZERO);
-            let Outcome::Failed(Cause::Wrong(index, _)) = outcome else { panic!("{outcome:?}") };
+            let outcome = |end| records.outcome(end, Duration::ZERO);
+            let Outcome::Failed(Cause::Wrong(index, _)) = outcome(End::Exited(0)) else { panic!() };
             assert_eq!(index, Some(expected));
+            // The process can crash at its exit.
+            assert_eq!(outcome(End::Signal(6)), outcome(End::Exited(0)));
         }
     }
 }
