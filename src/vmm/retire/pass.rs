@@ -24,6 +24,8 @@ pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS
 /// The pause after a pass that made progress. Each pass without progress doubles the pause, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// The limit of the pause after a pass that took long: the process may have been stopped during the pass.
+const LONGEST_PAUSE_AFTER_LONG_PASS: Duration = Duration::from_millis(100);
 /// The number of passes over an empty queue after which the thread sleeps until another thread wakes it. Waking costs a
 /// system call. While mappings are submitted steadily, the thread does not sleep, and submissions avoid this call.
 const PASSES_BEFORE_SLEEP: u32 = 20;
@@ -69,14 +71,15 @@ struct Pending {
 struct Backoff(Duration);
 
 impl Backoff {
-    /// Returns the pause after a pass. While no signal fires, the thread is busy for at most a fifth of the time.
+    /// Returns the pause after a pass. If no signal fires and each pass takes at most 25 ms, the thread is busy for at
+    /// most a fifth of the time.
     fn after(&mut self, started: Instant, made_progress: bool) -> Duration {
         if made_progress {
             self.0 = FIRST_PAUSE;
             return self.0;
         }
         self.0 = (2 * self.0).min(LONGEST_PAUSE);
-        self.0.max(4 * started.elapsed())
+        self.0.max(started.elapsed().saturating_mul(4)).min(LONGEST_PAUSE_AFTER_LONG_PASS)
     }
 }
 
@@ -266,5 +269,19 @@ impl Shared {
             reservation.mappings_mut().mark_quarantined(serial, entry);
         }
         true
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests {
+    use super::*;
+
+    /// A debugger or `SIGSTOP` can stop the process for any time during a pass.
+    #[test]
+    fn long_pass_does_not_stall_the_queue() {
+        let mut backoff = Backoff(FIRST_PAUSE);
+        let started = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        let pause = backoff.after(started, false);
+        assert!(pause <= Duration::from_secs(1), "{pause:?}");
     }
 }
