@@ -49,6 +49,21 @@ fn failed_unmap_names_the_call_of_the_program() {
     }
 }
 
+/// Reserving a buffer with a zero page maps this page at all pages.
+#[test]
+fn failed_reserve_does_not_name_an_unmap() {
+    let machine = Machine::new(Config::mi300x(1));
+    // The first call maps the zero page to fill it.
+    let plan = FaultPlan::none().fail("hsa_amd_vmem_map", 2, OUT_OF_RESOURCES);
+    machine.simulation.set_faults(plan);
+    let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_zero_page();
+    let error = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    assert_eq!(error.operation(), Operation::Map, "{error}");
+    assert!(error.to_string().starts_with("cannot map (pages 0..8 at "), "{error}");
+    machine.assert_empty();
+}
+
 #[test]
 fn out_of_memory_error_names_pages_and_advice() {
     let machine = Machine::new(Config::mi300x(1));

@@ -136,7 +136,8 @@ impl PagedBuilder {
         });
         let mut buffer = PagedBuffer { core, thread: None };
         if self.zero_page {
-            buffer.core.lock().empty_pages(0..page_count)?;
+            let mapped = buffer.core.lock().empty_pages(0..page_count);
+            mapped.map_err(|error| error.with_operation(Operation::Map))?;
         }
         if pages_ahead > 0 {
             let core = buffer.core.clone();
