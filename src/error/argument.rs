@@ -417,6 +417,11 @@ impl Problem {
             (Self::ForeignHandle, _) if argument == Argument::Mappings => {
                 "contains a mapping of another Vmm; submit it to a queue of that Vmm".to_owned()
             }
+            (Self::ForeignHandle, _)
+                if matches!(argument, Argument::Destination | Argument::OtherBuffer) =>
+            {
+                "belongs to another Vmm; reserve both buffers on one Vmm".to_owned()
+            }
             (Self::Overlapping, _) if argument == Argument::List => {
                 "overlaps another entry of the list".to_owned()
             }

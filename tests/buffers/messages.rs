@@ -6,7 +6,7 @@ use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
 use hsa_vmm::error::{Argument, Operation};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::RetireQueue;
-use hsa_vmm::{Access, Allocation, AllocationProperties, Ipc, Reservation};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Ipc, Reservation, Vmm};
 
 const PAGE: usize = 64 * KIB;
 
@@ -117,6 +117,24 @@ fn transfer_errors_name_both_ranges() {
         let (own, other) = (range(&source, own), range(other, other_page));
         let text = format!("cannot {operation} (pages {own} and {other}): ");
         assert!(error.to_string().starts_with(&text), "{error}");
+    }
+}
+
+#[test]
+fn buffers_of_two_vmms_need_one_vmm() {
+    let machine = Machine::new(Config::mi300x(1));
+    let second_vmm = Vmm::open(&machine.runtime).unwrap();
+    let [first, second] = [&machine.vmm, &second_vmm].map(|vmm| {
+        let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+        buffer.reserve(vmm, &machine.shareable_on(0)).unwrap()
+    });
+    first.map(0..1).unwrap();
+    for (error, start) in [
+        (first.share_pages(0..1, &second, 0), "cannot share pages: destination"),
+        (first.exchange_pages(0..1, &second, 0), "cannot exchange memory: other buffer"),
+    ] {
+        let text = format!("{start} belongs to another Vmm; reserve both buffers on one Vmm");
+        assert_eq!(error.unwrap_err().to_string(), text);
     }
 }
 
