@@ -1,7 +1,7 @@
 //! A vector of values in device memory.
 
 use super::GrowableBuffer;
-use crate::error::Error;
+use crate::error::{Errno, Error, ErrorKind, Operation};
 use bytemuck::Pod;
 use derive_more::Debug;
 use std::marker::PhantomData;
@@ -143,9 +143,15 @@ impl<T: Pod> GrowableVec<T> {
     /// Returns a copy of all values.
     ///
     /// # Errors
-    /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read).
+    /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read); [`ErrorKind::System`] if this process has no memory for
+    /// the values.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
-        let mut values = vec![T::zeroed(); self.len()];
+        let mut values = Vec::new();
+        values.try_reserve_exact(self.len()).map_err(|_| {
+            let kind = ErrorKind::of_system("malloc", Errno::NOMEM);
+            Error::new(Operation::Read, kind)
+        })?;
+        values.resize(self.len(), T::zeroed());
         self.read(0, &mut values)?;
         Ok(values)
     }

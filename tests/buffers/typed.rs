@@ -1,13 +1,15 @@
 //! Growable vectors of values.
 
 use crate::errors::{out_of_bounds, size_error};
-use crate::machine::{KIB, Machine, generations};
+use crate::machine::{KIB, MIB, Machine, generations};
+use crate::process::rerun_in_own_process;
 use bytemuck::{Pod, Zeroable};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::GrowableVec;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, GrowableBuffer};
+use hsa_vmm::{Access, ErrorKind, GrowableBuffer};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Twelve bytes. The buffer's step of 4 KiB is not a multiple of twelve, so some values lie in two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
@@ -121,4 +123,25 @@ fn failed_writes_add_no_values() {
     words.push(6).expect_err("the CPU has read access only");
     assert_eq!((words.len(), words.buffer.mapped_size()), (1024, 4 * KIB));
     assert_eq!(words.to_vec().unwrap(), [5; 1024]);
+}
+
+/// A GPU can have more memory than this process.
+#[test]
+fn to_vec_without_memory_is_an_error() {
+    if rerun_in_own_process() {
+        return;
+    }
+    let machine = Machine::new(Config::mi300x(1));
+    let buffer = GrowableBuffer::builder(1024 * MIB).with_step(512 * MIB);
+    let mut buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+    buffer.grow(1024 * MIB).unwrap();
+    let values = GrowableVec::<u64>::new(buffer);
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = pages.split(' ').next().unwrap().parse().unwrap();
+    let limit = (pages * 4 * KIB + 64 * MIB) as u64;
+    let limits = getrlimit(Resource::As);
+    setrlimit(Resource::As, Rlimit { current: Some(limit), ..limits }).unwrap();
+    let error = values.to_vec().unwrap_err();
+    setrlimit(Resource::As, limits).unwrap();
+    assert!(matches!(error.kind(), ErrorKind::System { call: "malloc", .. }), "{error}");
 }
