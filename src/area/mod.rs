@@ -275,7 +275,10 @@ impl Area {
             return Err(Feature::PeerAccess { agent: gpu.id(), owner: owner.id() }.into());
         }
         let host = host_has_access.then_some(host);
-        let agents = gpus.iter().copied().chain(host).map(Agent::id).collect();
+        let mut agents: Vec<_> = gpus.iter().copied().chain(host).map(Agent::id).collect();
+        if !agents.contains(&owner.id()) {
+            agents.push(owner.id());
+        }
         Ok(Placement { device, owner, gpus, agents, backing })
     }
 }

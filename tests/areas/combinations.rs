@@ -168,6 +168,7 @@ fn check_combination(
         (OfCpu, _) => nearest,
     };
     assert_eq!(memory.owner(), expected, "{context}");
+    assert!(memory.agents().contains(&memory.owner()), "{context}: {:?}", memory.agents());
     assert_eq!(memory.agents().contains(&runtime.host().id()), host_has_access, "{context}");
     for (number, &gpu) in gpus.iter().enumerate() {
         let has_access = all_gpus_have_access || number == device;
