@@ -31,6 +31,10 @@ pub enum PauseMode {
 /// resumes. The exception is a buffer whose [`pause`](Self::pause) failed and could not be undone: its memory can still
 /// be mapped, for some or all of the agents.
 ///
+/// The GPU that owns the memory saves and restores the contents. Without
+/// [`VmmOptions::with_barrier`](crate::vmm::VmmOptions::with_barrier), these copies can fault, because they directly
+/// follow a map ([`Vmm::copy`]).
+///
 /// # Sharing with other processes
 ///
 /// To export the buffer's allocation, get the allocation with `Allocation::at(&vmm, buffer.address())`. The memory can

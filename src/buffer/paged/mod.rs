@@ -440,7 +440,7 @@ impl PagedBuffer {
     /// zero page at other addresses to read it.
     ///
     /// # Errors
-    /// As for [`Vmm::read`].
+    /// As for [`Vmm::read`]; if all pages are mapped, also as for [`Vmm::address_reserve`] and [`Vmm::map_many`].
     pub fn zero_page_is_clean(&self) -> Result<bool, Error> {
         let core = &self.core;
         let locked = core.lock_for(Operation::Read)?;

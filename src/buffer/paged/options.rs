@@ -73,7 +73,9 @@ impl PagedBuilder {
 
     /// Reserves the addresses (`hipMemAddressReserve`). The capacity is rounded up to whole pages.
     ///
-    /// If the buffer has a zero page, this method creates the zero page and maps it at all pages.
+    /// If the buffer has a zero page, this method creates the zero page, fills it and maps it at all pages. Without
+    /// [`VmmOptions::with_barrier`](crate::vmm::VmmOptions::with_barrier), the fill by a GPU can fault, as a copy can
+    /// ([`Vmm::copy`]).
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
