@@ -413,6 +413,10 @@ fn part_of_an_allocation_is_mapped() {
     // Without control of page tables, the runtime would map the start of the memory.
     let error = reservation.map_part(0, &allocation, granule..2 * granule).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::MapAtOffset(granule)), "{error}");
+    for part in [2 * granule..3 * granule, granule..3 * granule] {
+        let error = reservation.map_part(0, &allocation, part.clone()).unwrap_err();
+        assert_eq!(error.argument(), Some(Argument::Offset), "{part:?}: {error}");
+    }
     let (start, end) = (granule, 0);
     let error = reservation.map_part(0, &allocation, start..end).unwrap_err();
     assert_eq!(error.argument(), Some(Argument::Offset), "{error}");

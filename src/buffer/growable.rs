@@ -58,14 +58,15 @@ impl GrowableBuilder {
     /// up to a whole step.
     ///
     /// # Errors
-    /// As for [`Vmm::allocation_granularity`] and [`Vmm::address_reserve`];
-    /// [`Problem::AddressTaken`] if the required address is not available.
+    /// [`ErrorKind::InvalidArgument`] if the step is zero or larger than the address space. As for
+    /// [`Vmm::allocation_granularity`] and [`Vmm::address_reserve`]; [`Problem::AddressTaken`] if the required address is
+    /// not available.
     pub fn reserve(
         self,
         vmm: &Vmm,
         properties: &AllocationProperties,
     ) -> Result<GrowableBuffer, Error> {
-        let step = super::step_size(vmm, properties, self.step.map(|step| step.max(1)))?;
+        let step = super::step_size(vmm, properties, Argument::Step, self.step)?;
         let builder = Reservation::builder(round_up(self.maximum, step)?);
         let builder = match self.address {
             None => builder,

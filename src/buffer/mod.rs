@@ -16,7 +16,7 @@
 //! Calls by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory there. The buffer's calls on
 //! that part then fail with [`Problem::NotMapped`] and change nothing. A page of a [`PagedBuffer`] stays
 //! [`PageState::Mapped`]: [`PagedBuffer::map`] fails with [`Problem::PageMapped`], and [`PagedBuffer::retire`] makes the
-//! page empty again. A buffer with a zero page has no such call: do not unmap its pages by address.
+//! page empty again. Other buffers and a buffer with a zero page have no such call: drop the buffer, and reserve another.
 //!
 //! The [operation](crate::Error::operation) of an error of virtual memory is the step that failed, such as `create` or
 //! `map`. For methods that move, share or exchange pages, and for methods that pause or resume a buffer, the operation
@@ -48,12 +48,20 @@ use derive_more::Debug;
 use smallvec::SmallVec;
 
 /// Returns the size of a page or step in bytes: the requested size, or by default the recommended granule, rounded up
-/// to whole granules.
+/// to whole granules. `argument` is the page size or the step.
 fn step_size(
     vmm: &Vmm,
     properties: &AllocationProperties,
+    argument: Argument,
     requested: Option<usize>,
 ) -> Result<usize, Error> {
+    if let Some(size) = requested {
+        let overflow = || ErrorKind::invalid(argument, size, Problem::Overflow);
+        Operation::AddressReserve.run(|| {
+            argument.check_not_zero(size)?;
+            isize::try_from(size).map(drop).map_err(|_| overflow())
+        })?;
+    }
     let recommended = vmm
         .allocation_granularity(properties, Granularity::Recommended)
         .map_err(|error| error.with_operation(Operation::AddressReserve))?;

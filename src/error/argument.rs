@@ -59,6 +59,7 @@ arguments! {
     Signals: "list of signals";
     Size: "size";
     Source: "source";
+    Step: "step";
     Times: "times";
 }
 
@@ -364,7 +365,9 @@ pub enum Problem {
     #[error("is after the end of its range, {0}")]
     StartAfterEnd(usize),
     /// A page that is mapped.
-    #[error("is mapped already")]
+    #[error(
+        "is mapped already; if a call by address has unmapped it, retire it first (PagedBuffer::retire)"
+    )]
     PageMapped,
     /// A page that is not mapped.
     #[error("is not mapped")]

@@ -92,8 +92,8 @@ pub(super) fn advice(call: &str) -> &'static str {
         }
         // A GPU's first copies need memory of this GPU for a queue of the runtime.
         "hsa_amd_memory_async_copy" => {
-            "release memory of the GPU that copies (Runtime::available_memory) or of the host, or raise the kernel's \
-             limit of mappings (`sysctl vm.max_map_count`), then try again"
+            "release memory of the GPU that copies (Runtime::available_memory) or of the host, or raise the limit of \
+             descriptors (`ulimit -n`) or of mappings (`sysctl vm.max_map_count`), then try again"
         }
         _ => {
             "release memory, or raise the kernel's limit of mappings (`sysctl vm.max_map_count`), then try again"

@@ -236,9 +236,6 @@ impl Shared {
         old_count: usize,
     ) -> Result<(), ErrorKind> {
         let NewRange { range, handle, offset, .. } = *new;
-        if offset != 0 && !self.can_map_offsets() {
-            return Err(Feature::MapAtOffset(offset).into());
-        }
         let (guard, reservation) = journal.containing(range)?;
         // If the expected reservation was freed, another reservation may have its addresses now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
@@ -266,6 +263,9 @@ impl Shared {
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
             Argument::Offset.check_bounds(offset, range.size, record.size)?;
+            if offset != 0 && !self.can_map_offsets() {
+                return Err(Feature::MapAtOffset(offset).into());
+            }
             checked_empty?;
             record.mappings += 1;
             Ok((record.native, record.owner))

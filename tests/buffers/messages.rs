@@ -206,8 +206,8 @@ fn messages_say_what_to_do() {
         ),
         (
             copied,
-            "; release memory of the GPU that copies (Runtime::available_memory) or of the host, or raise the kernel's \
-             limit of mappings (`sysctl vm.max_map_count`), then try again",
+            "; release memory of the GPU that copies (Runtime::available_memory) or of the host, or raise the limit \
+             of descriptors (`ulimit -n`) or of mappings (`sysctl vm.max_map_count`), then try again",
         ),
         (misaligned, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
         (

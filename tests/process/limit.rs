@@ -38,3 +38,14 @@ pub fn set_soft_limit(descriptors: u64) {
 pub fn raise_limit() {
     set_soft_limit(u64::MAX);
 }
+
+/// Sets the hard limit of this process's descriptors to the soft limit.
+pub fn lower_hard_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel only writes and reads `limit`.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_max = limit.rlim_cur;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+}

@@ -73,6 +73,15 @@ impl Fixture {
     }
 }
 
+/// A program can replace `LD_PRELOAD` when it starts another program.
+#[test]
+fn replaced_preload_is_reported() {
+    run_on_releases("replaced_preload_is_reported", |fixture| {
+        let output = fixture.emulate(&["env", "LD_PRELOAD=libm.so.6", HSA_VMM, "info"]);
+        assert!(stderr(&output).contains("LD_PRELOAD was changed"), "{output:?}");
+    });
+}
+
 #[test]
 fn invalid_fault_plan_shows_the_usage_of_emulate() {
     let output = run(&["emulate", "--fault", "NO_CALL=lost", "--", "true"]);

@@ -78,7 +78,8 @@ impl PagedBuilder {
     /// ([`Vmm::copy`]).
     ///
     /// # Errors
-    /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
+    /// [`ErrorKind::InvalidArgument`] if the page size is zero or larger than the address space. As for
+    /// [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
     /// [`Vmm::create`], [`Vmm::map_many`] and [`Vmm::fill`]; with a zero page, [`Problem::OutOfMemory`] if the process
     /// cannot allocate the list of all pages; [`ErrorKind::System`] if the thread that maps pages ahead
     /// cannot be created. If the thread that creates memory in advance cannot be created, the library only logs this.
@@ -88,14 +89,7 @@ impl PagedBuilder {
         properties: &AllocationProperties,
     ) -> Result<PagedBuffer, Error> {
         let owner = vmm.owner(properties)?;
-        if let Some(size) = self.page_size {
-            let overflow = || ErrorKind::invalid(Argument::PageSize, size, Problem::Overflow);
-            Operation::AddressReserve.run(|| {
-                Argument::PageSize.check_not_zero(size)?;
-                isize::try_from(size).map(drop).map_err(|_| overflow())
-            })?;
-        }
-        let page_size = step_size(vmm, properties, self.page_size)?;
+        let page_size = step_size(vmm, properties, Argument::PageSize, self.page_size)?;
         let page_count = self.capacity.div_ceil(page_size);
         let size = Operation::AddressReserve.run(|| {
             Argument::Capacity.check_not_zero(self.capacity)?;
