@@ -460,3 +460,26 @@ fn exports_share_one_descriptor() {
     assert_eq!(first[descriptor.clone()], second[descriptor]);
     assert_ne!(first[slot.clone()], second[slot]);
 }
+
+/// A sandbox forbids writing to files. The kernel would end the process when the library writes its list of exports.
+#[test]
+fn exported_memory_is_freed_without_file_writes() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let (simulation, runtime) = start_simulation(FaultPlan::default());
+    let new = || PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+    let (first, second, third) = (new(), new(), new());
+    let ipc = Ipc::open(&runtime).unwrap();
+    let handles = [&first, &second].map(|it| ipc.get_mem_handle(it.address()).unwrap());
+    process::limit::forbid_writing();
+    let errors = || ipc.get_mem_handle(third.address()).unwrap_err().to_string();
+    assert!(errors().contains("pwrite failed: File too large"), "{}", errors());
+    first.free().unwrap();
+    assert_eq!(handles.map(|handle| handle.is_freed()), [true, false]);
+    drop(second);
+    assert!(handles[1].is_freed());
+    assert!(errors().contains("ftruncate failed: File too large"), "{}", errors());
+    third.free().unwrap();
+    assert_idle(&simulation);
+}

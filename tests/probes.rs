@@ -1,6 +1,7 @@
 //! When a `Vmm` opens, its probes find the quirks of the runtime, whatever version the runtime reports.
 
 mod hostile;
+mod log;
 mod machine;
 mod process;
 
@@ -17,6 +18,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The quirks for which a `Vmm` reports a probe, on a machine with two GPUs whose memory the CPU can access. The `Vmm`
 /// also reports [`PEER_AFTER_OWNER`] if the probe finds this quirk.
@@ -344,4 +346,28 @@ fn unknown_runtime_is_probed() {
     vmm.unmap_many(&[(base, 2 * size)]).unwrap();
     vmm.release(handle).unwrap();
     vmm.address_free(base, 2 * size).unwrap();
+}
+
+/// A sandbox forbids writing to files. The kernel would end the process when the probe enlarges its file.
+#[test]
+fn probe_enlarges_no_file_beyond_the_limit() {
+    static EXPORTS: AtomicU32 = AtomicU32::new(0);
+    if process::rerun_in_own_process() {
+        return;
+    }
+    // The simulation enlarges files, too, but not after the probe has exported its memory twice.
+    log::subscribe(
+        |metadata| metadata.target().starts_with("hsa_vmm::native"),
+        |fields| {
+            let call = "hsa_amd_vmem_export_shareable_handle".to_owned();
+            if fields.contains(&("call", call)) && EXPORTS.fetch_add(1, Ordering::SeqCst) == 1 {
+                process::limit::forbid_writing();
+            }
+        },
+    );
+    let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+    let vmm = Vmm::open_with(&runtime, always_probing()).unwrap();
+    let probed = names(vmm.probes().iter().map(|probe| probe.quirk));
+    assert!(probed.contains("export_keeps_descriptor"), "{probed:?}");
+    assert!(!probed.contains("import_is_lazy"), "the probe has no file: {probed:?}");
 }

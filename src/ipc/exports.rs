@@ -3,7 +3,7 @@
 use super::handle::IpcHandle;
 use super::imports::is_open;
 use super::mode::IpcMode;
-use super::table::{FILE_SIZE, Table};
+use super::table::Table;
 use super::{Ipc, of_failure, own_namespace, server_client};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Problem};
@@ -13,8 +13,6 @@ use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock, write};
 use crate::vmm::{Address, Quirks};
 use core::any::Any;
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use std::sync::{Arc, OnceLock, Weak};
 
 #[derive(Debug, Default)]
@@ -34,10 +32,6 @@ impl Exports {
         let mut weak_table = lock(&self.table);
         if let Some(table) = weak_table.upgrade() {
             return Ok(table);
-        }
-        // The kernel would end the process (`SIGXFSZ`).
-        if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < FILE_SIZE) {
-            return Err(ErrorKind::of_system("ftruncate", Errno::FBIG));
         }
         let table = Arc::new(Table::new(process, namespace)?);
         *weak_table = Arc::downgrade(&table);

@@ -10,13 +10,13 @@ use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
-use crate::native::{ByteLock, NativeIpc, close_foreign, lock_byte};
+use crate::native::{ByteLock, NativeIpc, close_foreign, lock_byte, without_size_signal};
 use crate::sync::{Mutex, lock};
 use bytemuck::{NoUninit, Pod, Zeroable};
 use core::ffi::CStr;
 use rustix::fs::{
-    Dir, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
-    memfd_create, open, openat, readlinkat,
+    Dir, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
+    fcntl_get_seals, fstat, ftruncate, memfd_create, open, openat, readlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use rustix::rand::GetRandomFlags;
@@ -31,7 +31,7 @@ const MAGIC: [u8; 8] = *b"hsavmip3";
 const ENTRY_SIZE: u64 = size_of::<Entry>() as u64;
 /// The number of slots. A handle stores a slot as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
-pub(super) const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
+const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
 /// The time limit to lock a slot. An importer can hold the lock while it waits for an exporter that does not respond.
@@ -95,7 +95,7 @@ impl Table {
     pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(NAME, flags).map_err(system("memfd_create"))?;
-        ftruncate(&file, FILE_SIZE).map_err(system("ftruncate"))?;
+        without_size_signal(|| ftruncate(&file, FILE_SIZE)).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
         write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;
         // The first generation is random, so that it differs from the generations of an earlier process with the same
@@ -163,7 +163,11 @@ impl Table {
             Errno::AGAIN | Errno::ACCESS => ErrorKind::BeingOpened,
             errno => ErrorKind::of_system("fcntl", errno),
         })?;
-        write(file, offset, &Entry::zeroed()).map_err(system("pwrite"))?;
+        // The limit of file sizes (`RLIMIT_FSIZE`) forbids writing, but not making a hole, which reads as zeros.
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let cleared = write(file, offset, &Entry::zeroed());
+        let cleared = cleared.or_else(|_| fallocate(file, hole, offset, ENTRY_SIZE));
+        cleared.map_err(system("fallocate"))?;
         let freed = free();
         if freed.is_err()
             && let Err(errno) = write(file, offset, &Entry::of(handle, generation))
@@ -183,7 +187,8 @@ impl Table {
 /// Writes a value at an offset of the file.
 fn write(file: BorrowedFd<'_>, offset: u64, value: &impl NoUninit) -> Result<(), Errno> {
     let bytes = bytemuck::bytes_of(value);
-    if pwrite(file, bytes, offset)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
+    let written = without_size_signal(|| pwrite(file, bytes, offset))?;
+    if written == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
 /// Returns an unpredictable random number.

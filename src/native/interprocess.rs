@@ -323,3 +323,24 @@ pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     }
     result
 }
+
+/// Calls a function that writes to a file or changes its size. If the file would exceed the process's limit
+/// (`RLIMIT_FSIZE`), the function fails with `EFBIG`. Without this wrapper, the kernel's signal `SIGXFSZ` would also end
+/// the process.
+pub(crate) fn without_size_signal<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    with_signals_blocked(|| {
+        let result = act();
+        if matches!(result, Err(Errno::FBIG)) {
+            // The kernel has sent the signal to this thread. Discards the signal while it is blocked.
+            let mut signals = MaybeUninit::uninit();
+            let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: `sigemptyset` initialises the set that the other calls use; the time is readable.
+            unsafe {
+                libc::sigemptyset(signals.as_mut_ptr());
+                libc::sigaddset(signals.as_mut_ptr(), libc::SIGXFSZ);
+                libc::sigtimedwait(signals.as_ptr(), null_mut(), &raw const no_time);
+            }
+        }
+        result
+    })
+}

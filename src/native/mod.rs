@@ -23,7 +23,7 @@ pub(crate) use descriptor::{SpareDescriptors, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
 pub(crate) use interprocess::{
     ByteLock, ForeignSocket, Received, close_foreign, close_on_exec, listens_at, lock_byte,
-    peer_has_ended, peer_of, receive, send, wait, with_signals_blocked,
+    peer_has_ended, peer_of, receive, send, wait, with_signals_blocked, without_size_signal,
 };
 use library_lock::lock_of;
 pub(crate) use library_lock::{

@@ -7,7 +7,7 @@ use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
 use crate::native::{
     Failure, Native, NativeAccess, NativeAgent, NativeHandle, block_access, check_room, fill_hole,
-    fill_possible_hole_of_map, is_inaccessible, parse_mapping,
+    fill_possible_hole_of_map, is_inaccessible, parse_mapping, without_size_signal,
 };
 use crate::runtime::{Attachment, Implementation, Runtime};
 use core::cell::Cell;
@@ -364,7 +364,8 @@ impl Prober<'_> {
     /// immediately.
     fn file_of_the_same_size(&self) -> Option<OwnedFd> {
         let file = memfd_create("hsa-vmm probe", MemfdFlags::CLOEXEC).ok()?;
-        ftruncate(&file, self.size as u64).is_ok().then_some(file)
+        let resized = without_size_signal(|| ftruncate(&file, self.size as u64));
+        resized.is_ok().then_some(file)
     }
 
     /// Exports the memory twice, imports a file that is not memory of a GPU, and imports the exported memory.

@@ -1,4 +1,4 @@
-//! Limits the file descriptors of this process. The process must not run another test at the same time.
+//! Limits the file descriptors and files of this process. The process must not run another test at the same time.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -48,4 +48,12 @@ pub fn lower_hard_limit() {
         limit.rlim_max = limit.rlim_cur;
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
     }
+}
+
+/// Forbids this process to write to files and to enlarge them. If it tries, the kernel sends `SIGXFSZ`.
+pub fn forbid_writing() {
+    let limit = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel only reads `limit`.
+    let status = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
+    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }
