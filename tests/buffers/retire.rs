@@ -8,7 +8,7 @@ use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::vmm::{RetireQueue, SignalCondition};
 use hsa_vmm::{Access, Error};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PAGE: usize = 64 * KIB;
 
@@ -172,8 +172,8 @@ fn late_signal_quarantines_the_page() {
     retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
     let report = queue.drain(Duration::from_secs(60)).unwrap();
     assert_eq!(report.failures.len(), 1);
-    // Reads, writes and fills do not first update the states of pages that the queue has already unmapped or
-    // quarantined. The read must find the quarantine nevertheless.
+    // A read does not first update the states of pages that the queue has unmapped or quarantined, but must find the
+    // quarantine nevertheless.
     let error = buffer.read(0, &mut [0]).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::PageQuarantined));
     signal.set(0);
@@ -264,4 +264,43 @@ fn another_mapping_ends_retiring() {
     vmm.release(handle).unwrap();
     drop((buffer, queue));
     machine.assert_everything_freed();
+}
+
+/// The time of a call on one page does not grow with the number of other pages that are retiring.
+#[test]
+fn calls_do_not_examine_other_retiring_pages() {
+    const COUNT: usize = 300;
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(COUNT).without_thread().open(&machine.vmm).unwrap();
+    let buffer = new_buffer(&machine, COUNT + 1);
+    buffer.map(0..COUNT).unwrap();
+    let measure = || {
+        let begun = Instant::now();
+        buffer.state(COUNT).unwrap();
+        begun.elapsed()
+    };
+    let shortest = || (0..200).map(|_| measure()).min().unwrap();
+    let before = shortest();
+    retire(&buffer, 0..COUNT, &queue, &[signal.at_most(0)]).unwrap();
+    let after = shortest();
+    assert!(after < 20 * before, "{before:?}, then {after:?}");
+}
+
+/// The thread that maps ahead also maps pages that were retired, and that the queue has unmapped.
+#[test]
+fn unmapped_retired_pages_are_mapped_ahead() {
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_pages_ahead(1);
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+    buffer.map(1..2).unwrap();
+    retire(&buffer, 1..2, &queue, &[]).unwrap();
+    assert_eq!(queue.poll().unwrap().retired, 1);
+    buffer.map(0..1).unwrap();
+    let begun = Instant::now();
+    while buffer.state(1) != Ok(PageState::Ahead) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", buffer.statistics());
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

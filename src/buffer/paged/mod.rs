@@ -463,8 +463,9 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::OutOfRange`].
     pub fn state(&self, page: usize) -> Result<PageState, Error> {
-        let locked = self.core.lock_for(Operation::GetPage)?;
+        let mut locked = self.core.lock_for(Operation::GetPage)?;
         self.address_of(page)?;
+        locked.reclaim(page..page + 1);
         Ok(locked.state(page))
     }
 
@@ -475,9 +476,7 @@ impl PagedBuffer {
         }
         // The thread holds the second reference to `core` until the thread ends or panics.
         let thread_runs = self.thread.is_some() && Arc::strong_count(&self.core) > 1;
-        let mut locked = self.core.lock();
-        locked.reclaim();
-        PagedStatistics { thread_runs, ..locked.statistics() }
+        PagedStatistics { thread_runs, ..self.core.lock().statistics() }
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) struct PagedCore {
 pub(super) struct Table {
     /// The pages that are not empty.
     pages: BTreeMap<usize, Page>,
-    /// The retired pages that their queues had not unmapped at the last call of `reclaim`.
+    /// The retired pages, except those that `reclaim` has emptied.
     retired: BTreeMap<usize, RetiredPage>,
     pub grants: Grants,
     /// The numbers of pages that follow mapped pages. The thread maps up to `pages_ahead` pages, beginning at each
@@ -93,15 +93,10 @@ impl PagedCore {
         LockedTable { core: self, table: lock(&self.table) }
     }
 
-    /// Locks the table. Fails in a forked child. Reclaims retired pages, except for an operation that only reads or
-    /// writes memory.
+    /// Locks the table. Fails in a forked child.
     pub fn lock_for(&self, operation: Operation) -> Result<LockedTable<'_>, Error> {
         self.vmm.runtime().check_not_forked().map_err(|kind| Error::new(operation, kind))?;
-        let mut locked = self.lock();
-        if !matches!(operation, Operation::Read | Operation::Write | Operation::Fill) {
-            locked.reclaim();
-        }
-        Ok(locked)
+        Ok(self.lock())
     }
 
     /// Locks the table for an operation on all mapped pages ([`lock_for`](Self::lock_for)). Pages that were mapped
@@ -189,6 +184,7 @@ impl LockedTable<'_> {
         Ok(self)
     }
 
+    /// Returns the state of a page. A page that its retire queue has unmapped counts as retiring until it is reclaimed.
     pub fn state(&self, page: usize) -> PageState {
         self.table.pages.get(&page).map_or(PageState::Empty, |found| found.state)
     }
@@ -198,7 +194,8 @@ impl LockedTable<'_> {
     }
 
     /// Checks that pages can be mapped: no page is in use, lost, retiring or quarantined.
-    pub fn check_free(&self, pages: &Range<usize>) -> Result<(), ErrorKind> {
+    pub fn check_free(&mut self, pages: &Range<usize>) -> Result<(), ErrorKind> {
+        self.reclaim(pages.clone());
         for (&page, found) in self.table.pages.range(pages.clone()) {
             match found.state {
                 PageState::Mapped => return Err(invalid(page, Problem::PageMapped)),
@@ -257,7 +254,8 @@ impl LockedTable<'_> {
         Ok(BufferPart { base: core.reservation.address(), offset, mappings })
     }
 
-    pub fn statistics(&self) -> PagedStatistics {
+    pub fn statistics(&mut self) -> PagedStatistics {
+        self.reclaim(0..self.core.page_count);
         let (core, pages) = (self.core, &self.table.pages);
         let count = |state| pages.values().filter(|page| page.state == state).count();
         let memory = pages.values().filter(|page| page.state == PageState::Mapped);

@@ -1,6 +1,6 @@
 //! Moves, shares and exchanges the memory of pages.
 
-use super::table::{LockedTable, Page, PagedCore, commit, invalid};
+use super::table::{Page, PagedCore, commit, invalid};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use core::ops::Range;
 
@@ -27,11 +27,9 @@ pub(super) fn transfer(
     if from_is_first {
         to_table = Some(to.lock());
     }
-    from_table.reclaim();
-    to_table.iter_mut().for_each(LockedTable::reclaim);
-    to_table.as_mut().unwrap_or(&mut from_table).empty_unmapped_ahead(other_pages.clone());
-    let destination_table = to_table.as_ref().unwrap_or(&from_table);
     let memory = from_table.memory(&pages).map_err(to_error)?;
+    let destination_table = to_table.as_mut().unwrap_or(&mut from_table);
+    destination_table.empty_unmapped_ahead(other_pages.clone());
     let mut plan = Vec::new();
     if operation == Operation::Exchange {
         let memory = destination_table.memory(&other_pages).map_err(of_destination);

@@ -66,6 +66,7 @@ impl LockedTable<'_> {
         while let Some(&start) = self.table.ahead_from.first() {
             let follows_mapped = start > 0 && self.state(start - 1) == PageState::Mapped;
             let end = start.saturating_add(self.core.pages_ahead).min(self.core.page_count);
+            self.reclaim(start..end);
             let mut pages = start..end;
             let found = pages.find(|page| !self.table.pages.contains_key(page));
             if let Some(page) = found.filter(|_| follows_mapped) {

@@ -18,7 +18,7 @@ pub(super) struct RetiredPage {
 
 impl LockedTable<'_> {
     /// Returns why a retired page cannot be used; `None` for a page that is not retired, or that its queue has
-    /// unmapped since the last call of [`reclaim`](Self::reclaim).
+    /// unmapped.
     pub(super) fn problem_of_retired(&self, page: usize) -> Option<Problem> {
         let (vmm, address) = (&self.core.vmm, self.core.address_of(page));
         let serial = self.table.retired.get(&page)?.serial;
@@ -62,23 +62,28 @@ impl LockedTable<'_> {
         Ok(())
     }
 
-    /// Removes the pages that a retire queue has unmapped. Marks the pages that the queue has quarantined.
-    pub(in crate::buffer::paged) fn reclaim(&mut self) {
+    /// Empties the pages in a range that a retire queue has unmapped. Marks those that the queue has quarantined. Each call
+    /// does this only for the pages that it needs, so that its time does not grow with the number of retiring pages.
+    pub(in crate::buffer::paged) fn reclaim(&mut self, range: Range<usize>) {
         let core = self.core;
         let Table { pages, retired, counters, .. } = &mut *self.table;
-        retired.retain(|&index, &mut RetiredPage { serial, .. }| {
+        let mut next = range.start;
+        // Makes no list of the pages: at the kernel's limit of mappings, allocating a large list would end the process.
+        while let Some((&index, &RetiredPage { serial, .. })) =
+            retired.range(next..range.end).next()
+        {
+            next = index + 1;
             let address = core.address_of(index);
-            let Some(page) = pages.get_mut(&index) else { return false };
             if core.vmm.has_quarantined(address, serial) {
-                page.state = PageState::Quarantined;
-                return true;
+                if let Some(page) = pages.get_mut(&index) {
+                    page.state = PageState::Quarantined;
+                }
+            } else if !core.vmm.has_mapping(address, serial) {
+                retired.remove(&index);
+                if let Some(page) = pages.remove(&index) {
+                    counters.count(page.state, PageState::Empty);
+                }
             }
-            if core.vmm.has_mapping(address, serial) {
-                return true;
-            }
-            counters.count(page.state, PageState::Empty);
-            pages.remove(&index);
-            false
-        });
+        }
     }
 }
