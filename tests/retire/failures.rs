@@ -3,6 +3,9 @@
 use super::*;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::report::IdleItem;
+use hsa_vmm::simulation::Generation;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn late_signal_quarantines_and_never_unmaps() {
@@ -279,4 +282,36 @@ fn forked_child_gets_errors_and_does_nothing() {
     assert_eq!(queue.drain(LONG_TIMEOUT).unwrap().retired, 1);
     drop((queue, second, reservation));
     machine.assert_everything_freed();
+}
+
+/// The queue unmaps the memory, but other code maps memory in the hole that the runtime leaves.
+#[test]
+fn lost_addresses_count_as_quarantined() {
+    static ADDRESS: AtomicUsize = AtomicUsize::new(0);
+    if process::rerun_in_own_process() {
+        return;
+    }
+    log::subscribe(
+        |metadata| metadata.target().starts_with("hsa_vmm::native"),
+        |fields| {
+            let address = ADDRESS.load(Ordering::SeqCst) as *mut _;
+            if fields.contains(&("call", "hsa_amd_vmem_unmap".to_owned())) {
+                let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+                // SAFETY: these flags replace no mapping.
+                unsafe { mmap_anonymous(address, 4096, ProtFlags::READ, flags) }.unwrap();
+            }
+        },
+    );
+    let config = Config::mi300x(1).with_generation(Generation::A);
+    let machine = Machine::new(machine::without_cpu_mapping(config));
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let mapping = map(&machine, &reserve(&machine, 1), 0);
+    let address = mapping.address();
+    ADDRESS.store(address.get(), Ordering::SeqCst);
+    submit(&queue, mapping, &[]).unwrap();
+    let report = queue.poll().unwrap();
+    let [failure] = &report.failures[..] else { panic!("{report:?}") };
+    assert_eq!((failure.address, failure.quarantined), (address, true), "{failure:?}");
+    assert!(matches!(failure.error.kind(), ErrorKind::Quarantined { .. }), "{failure:?}");
+    assert_eq!((machine.vmm.usage().mappings, machine.vmm.quarantined_ranges().len()), (0, 1));
 }

@@ -228,9 +228,11 @@ impl Core {
         match result {
             Ok(()) => report.retired += 1,
             Err(mut error) => {
-                // Another call has unmapped the mapping if the error is `NotMapped`.
+                // Another call has unmapped the mapping if the error is `NotMapped`. If the reservation is quarantined,
+                // the mapping need not exist any more.
                 let quarantined = !matches!(error.problem(), Some(Problem::NotMapped(_)))
-                    && shared.quarantine_mapping(retirement.range, retirement.serial, &error);
+                    && (shared.quarantine_mapping(retirement.range, retirement.serial, &error)
+                        || matches!(error.kind(), ErrorKind::Quarantined { .. }));
                 if !quarantined && matches!(error.kind(), ErrorKind::NotSignaled { .. }) {
                     // The mapping does not exist any more: a call by address has unmapped it.
                     let problem = Problem::NotMapped(retirement.range.address());
