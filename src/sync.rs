@@ -128,6 +128,12 @@ pub(crate) fn call_closure<T>(key: usize, act: impl FnOnce() -> T) -> T {
     act()
 }
 
+/// Returns whether this thread may lock the reservation with this key. In a closure of [`call_closure`], it may lock only
+/// reservations that come after the closure's own reservation: otherwise, it could wait forever.
+pub(crate) fn may_lock(key: usize) -> bool {
+    key > LOCKED_FOR_CLOSURE.with(Cell::get)
+}
+
 /// A lock's guard with its position in the lock order, which debug builds check.
 #[derive(Debug)]
 pub(crate) struct Ordered<G> {
@@ -137,11 +143,10 @@ pub(crate) struct Ordered<G> {
 
 impl<G> Ordered<G> {
     /// Takes a lock. Debug builds panic if this thread holds a lock that comes later in the order. All builds panic if
-    /// a closure of [`call_closure`] locks a reservation that does not come after the closure's own reservation: the
-    /// thread could wait forever.
+    /// this thread may not lock a reservation ([`may_lock`]).
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         assert!(
-            rank != Rank::Reservation || key > LOCKED_FOR_CLOSURE.with(Cell::get),
+            rank != Rank::Reservation || may_lock(key),
             "the closure of Mapping::with_access must not call this library"
         );
         if cfg!(debug_assertions) {

@@ -165,6 +165,35 @@ fn closure_that_calls_the_library_panics() {
     read().unwrap();
 }
 
+/// While the panic of the closure unwinds, a second panic would end the process.
+#[test]
+fn values_dropped_by_a_panicking_closure_stay() {
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let new = || Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
+    let reserve = |size| Reservation::builder(size).reserve(&machine.vmm).unwrap();
+    // The closure may not lock reservations at lower addresses than its own.
+    let mut reservations = [reserve(granule), reserve(2 * granule)];
+    reservations.sort_by_key(Reservation::address);
+    let [lower, reservation] = reservations;
+    let mapping = reservation.map(0, &new()).unwrap();
+    mapping.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
+    let dropped = (lower.map(0, &new()).unwrap(), lower);
+    let call = || {
+        mapping.with_access(machine.gpu(0), Access::Read, move |_| {
+            let _dropped = dropped;
+            panic!("the closure fails");
+        })
+    };
+    let panic = catch_unwind(AssertUnwindSafe(call)).map(drop).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"the closure fails"));
+    let usage = machine.vmm.usage();
+    assert_eq!((usage.reservations, usage.mappings), (2, 2), "kept until the `Vmm` is dropped");
+    drop((mapping, reservation));
+    machine.vmm.check().unwrap();
+    machine.close();
+}
+
 #[test]
 fn write_many_finds_a_gap_before_it_writes() {
     let machine = Machine::new(Config::mi300x(2));

@@ -37,6 +37,7 @@ impl Shared {
             }
             let reservation = self.ledger.reservations.containing(range)?;
             reservation.check_usable()?;
+            reservation.check_lockable()?;
             reservations.push(reservation);
         }
         if reservations.len() > 1 {

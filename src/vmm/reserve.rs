@@ -220,6 +220,7 @@ impl Shared {
         reservation: &Arc<ReservationRecord>,
         range: AddressRange,
     ) -> Result<(), ErrorKind> {
+        reservation.check_lockable()?;
         let guard = reservation.lock();
         reservation.check_usable()?;
         // Another thread may have freed the reservation before it was locked.

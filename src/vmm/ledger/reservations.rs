@@ -6,7 +6,8 @@ use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem, Quarantined};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Ordered, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::sync::{lock, read, thread_local, write};
+use crate::sync::{lock, may_lock, read, thread_local, write};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -64,6 +65,15 @@ impl ReservationRecord {
     pub fn lock_unchecked(&self) -> ReservationGuard<'_> {
         let writer = Ordered::take(Rank::Reservation, self.base, || lock(&self.writer));
         ReservationGuard { reservation: self, _writer: writer }
+    }
+
+    /// Fails if locking the reservation would panic while this thread already panics, in the caller's closure. The second
+    /// panic would end the process.
+    pub fn check_lockable(&self) -> Result<(), ErrorKind> {
+        match std::thread::panicking() && !may_lock(self.base) {
+            true => Err(ErrorKind::of_system("pthread_mutex_lock", Errno::DEADLK)),
+            false => Ok(()),
+        }
     }
 
     /// Locks the reservation's mutex without waiting. Returns `None` if another operation holds the mutex.

@@ -188,7 +188,9 @@ impl Mapping {
     /// [`Vmm::read`].
     ///
     /// # Panics
-    /// If `act` calls an operation on this reservation or on one at a lower address, or drops a value of one.
+    /// If `act` calls an operation on this reservation or on one at a lower address, or drops a value of one. If `act`
+    /// has panicked before, the drop does not panic, but fails as after an error of the runtime: the library logs a
+    /// warning, and the memory stays mapped, or the addresses stay reserved.
     pub fn with_access<T>(
         &self,
         agent: AgentId,
