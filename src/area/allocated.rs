@@ -133,10 +133,15 @@ impl LockedMemory {
         Ok((Self { runtime: runtime.clone(), start, is_locked: true }, device_address))
     }
 
-    /// Unlocks the memory. After a failure, the memory is still locked.
-    pub fn unlock(&mut self) -> Result<(), ErrorKind> {
-        // SAFETY: `new` locked the memory. The `AreaMemory` that owns this value is being unmapped or dropped, so no
-        // transfer uses the memory.
+    /// Unlocks the memory, unless it was unlocked before. After a failure, the memory is still locked.
+    ///
+    /// # Safety
+    /// After a success, no transfer uses the memory any more.
+    pub unsafe fn unlock(&mut self) -> Result<(), ErrorKind> {
+        if !self.is_locked {
+            return Ok(());
+        }
+        // SAFETY: `new` locked the memory, and it is still locked. The caller guarantees that no transfer uses it.
         unsafe { self.runtime.native().unlock(self.start) }?;
         locked_ranges().remove(&(ForkCount::current(), self.start));
         self.is_locked = false;
@@ -146,14 +151,42 @@ impl LockedMemory {
 
 impl Drop for LockedMemory {
     fn drop(&mut self) {
-        if self.is_locked
-            && !self.runtime.has_forked()
-            && let Err(kind) = self.unlock()
+        if !self.runtime.has_forked()
+            // SAFETY: the `AreaMemory` that owns this value is being dropped, so no transfer uses the memory.
+            && let Err(kind) = unsafe { self.unlock() }
         {
             let address = Address::new(self.start);
             // The range stays in the list, so that no other area locks it: AMD's runtime 7.2 aborts the process when
             // memory that was locked twice is unlocked.
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::Config;
+
+    /// Another value may have locked the memory since the first unlock.
+    #[test]
+    fn unlocking_twice_keeps_the_lock_of_others() {
+        let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+        let gpus: Vec<_> = runtime.gpus().collect();
+        let host = vec![0u8; 8192];
+        let start = host.as_ptr() as usize;
+        let lock = || {
+            // SAFETY: `host` stays allocated, and no agent accesses it.
+            unsafe { LockedMemory::new(&runtime, start, host.len(), &gpus) }.unwrap().0
+        };
+        let mut first = lock();
+        // SAFETY: no transfer uses the memory.
+        unsafe { first.unlock() }.unwrap();
+        let mut second = lock();
+        // SAFETY: as above.
+        unsafe { first.unlock() }.unwrap();
+        assert!(overlapping_lock(&locked_ranges(), start, start + 1).is_some());
+        // SAFETY: as above.
+        unsafe { second.unlock() }.unwrap();
     }
 }

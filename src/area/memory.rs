@@ -217,8 +217,10 @@ impl AreaMemory<'_> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;
         let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {
             Memory::Mapped(memory) => memory.free(agents),
-            Memory::Pool(memory) => memory.release(),
-            Memory::Locked(memory) => memory.unlock(),
+            // SAFETY: this value is being consumed. After a failure, the memory stays allocated.
+            Memory::Pool(memory) => unsafe { memory.release() },
+            // SAFETY: this value is being consumed. After a failure, the memory stays locked.
+            Memory::Locked(memory) => unsafe { memory.unlock() },
         });
         freed.map_err(|kind| Rejected { value: self, error: Error::new(Operation::Munmap, kind) })
     }

@@ -256,12 +256,16 @@ impl PoolMemory {
         reason = "the error returns the memory; freeing is not frequent"
     )]
     pub fn free(self) -> Result<(), Rejected<Self>> {
-        let freed = Operation::Free.run(|| self.release());
+        // SAFETY: this value is being consumed. If the call fails, the memory stays allocated.
+        let freed = Operation::Free.run(|| unsafe { self.release() });
         freed.map_err(|error| Rejected { value: self, error })
     }
 
     /// Frees the memory. Does nothing if it was already freed.
-    pub(crate) fn release(&self) -> Result<(), ErrorKind> {
+    ///
+    /// # Safety
+    /// After a success, nothing accesses the memory through this value any more.
+    pub(crate) unsafe fn release(&self) -> Result<(), ErrorKind> {
         let (runtime, start) = (self.runtime(), self.record.start);
         runtime.check_not_forked()?;
         let mut state = lock(&self.record.state);
@@ -269,8 +273,8 @@ impl PoolMemory {
             let registry = runtime.attachment::<Registry>();
             // Removes the record before the runtime can allocate the address again.
             registry.records().remove(&start);
-            // SAFETY: `allocate_with` allocated the memory, and `state` shows that it was not freed. This
-            // value is being consumed or dropped, so nothing accesses the memory any more.
+            // SAFETY: `allocate_with` allocated the memory, and `state` shows that it was not freed. The caller guarantees
+            // that nothing accesses the memory any more.
             unsafe { runtime.native().pool_free(start) }.map_err(|failure| {
                 registry.records().insert(start, self.record.clone());
                 ErrorKind::of_call(failure, self.size())
@@ -308,7 +312,8 @@ impl Deref for PoolMemory {
 impl Drop for PoolMemory {
     fn drop(&mut self) {
         if !self.runtime().has_forked()
-            && let Err(error) = Operation::Free.run(|| self.release())
+            // SAFETY: this value is being dropped.
+            && let Err(error) = Operation::Free.run(|| unsafe { self.release() })
         {
             // The memory stays allocated: another process may be about to map it.
             crate::log::event!(WARN, %error, address = %self.address(), "pool memory was not freed");
