@@ -97,17 +97,17 @@ impl Journal<'_, '_> {
         while next < group.end {
             let start = next;
             next += 1;
-            if shared.must_be_remapped(&self.targets[start].now, &gpus) {
-                shared.check_remap(&self.targets[start].now)?;
+            if shared.must_be_remapped(self.targets[start].now(), &gpus) {
+                shared.check_remap(self.targets[start].now())?;
                 shared.check_descriptor()?;
                 self.remap_with_access(start)?;
                 continue;
             }
-            let request = shared.request(&self.targets[start].now, &gpus);
+            let request = shared.request(self.targets[start].now(), &gpus);
             while next < group.end
                 && !shared.quirks.set_access_of_several_fails
-                && !shared.must_be_remapped(&self.targets[next].now, &gpus)
-                && shared.request(&self.targets[next].now, &gpus) == request
+                && !shared.must_be_remapped(self.targets[next].now(), &gpus)
+                && shared.request(self.targets[next].now(), &gpus) == request
             {
                 next += 1;
             }
@@ -130,8 +130,8 @@ impl Journal<'_, '_> {
     ) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let target = &mut self.targets[index];
-        let before = target.now.access.requested;
-        let mut after = target.now;
+        let before = target.now().access.requested;
+        let mut after = *target.now();
         gpus.apply(&mut after.access);
         // The request has just written entries with full access for the agents in `in_request`. Only restricted
         // agents among them need other entries.
@@ -140,7 +140,7 @@ impl Journal<'_, '_> {
         let agents = changed.union(restricted).intersection(shared.controlled());
         // SAFETY: the target is locked, and mapped.
         unsafe { shared.set_entries(&after, agents, &mut target.attempted, false) }?;
-        target.now.access = after.access;
+        *target.access_mut() = after.access;
         Ok(())
     }
 
@@ -148,8 +148,8 @@ impl Journal<'_, '_> {
     fn send(&mut self, first: usize, end: usize, request: &Request) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let group = &mut self.targets[first..end];
-        let Some(start) = group.first().map(|target| target.now.start) else { return Ok(()) };
-        let size = group.iter().map(|target| target.now.size).sum();
+        let Some(start) = group.first().map(|target| target.now().start) else { return Ok(()) };
+        let size = group.iter().map(|target| target.now().size).sum();
         let gpus = request.agents.difference(shared.cpus);
         if group.iter().any(|it| !gpus.difference(it.before.runtime_granted).is_empty()) {
             shared.check_descriptor()?;
@@ -158,7 +158,7 @@ impl Journal<'_, '_> {
         // SAFETY: the targets are locked, and mapped.
         unsafe { shared.set_access_in_runtime(AddressRange { start, size }, request) }?;
         for target in group {
-            let granted = &mut target.now.access.runtime_granted;
+            let granted = &mut target.access_mut().runtime_granted;
             *granted = granted.union(request.agents);
         }
         Ok(())
@@ -166,18 +166,18 @@ impl Journal<'_, '_> {
 
     fn change_cpu_access(&mut self, index: usize, cpus: &AccessChange) -> Result<(), ErrorKind> {
         let shared = self.shared;
-        let now = self.targets[index].now;
+        let now = *self.targets[index].now();
         let mut access = now.access;
         cpus.apply(&mut access);
         // SAFETY: the target is locked, and mapped.
         if unsafe { shared.change_view(&now, &access) }? {
-            self.targets[index].now.access = access;
+            *self.targets[index].access_mut() = access;
             return Ok(());
         }
         Shared::check_room_for_view()?;
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
-        target.now.access.requested = access.requested;
+        target.access_mut().requested = access.requested;
         // SAFETY: the target is locked, and mapped.
         unsafe { shared.limit_view(now.range(), &access) }
     }
@@ -185,11 +185,12 @@ impl Journal<'_, '_> {
     /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough descriptors are
     /// free. If another thread has used them in the meantime, mapping again fails.
     pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
-        let mut changed = self.targets[index].now;
-        self.targets[index].change.apply(&mut changed.access);
+        let target = &self.targets[index];
+        let mut access = target.now().access;
+        target.change.apply(&mut access);
         self.unmap(index..index + 1)?;
         self.check_quarantine()?;
-        self.map_with_access(index, &changed, false)
+        self.map_with_access(index, access, false)
     }
 }
 

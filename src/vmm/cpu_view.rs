@@ -51,7 +51,7 @@ impl Journal<'_, '_> {
                 continue;
             }
             // SAFETY: the journal holds the lock of the target, which is mapped.
-            let dropped = unsafe { self.shared.drop_unused_view(&target.now, &target.before) };
+            let dropped = unsafe { self.shared.drop_unused_view(target.now(), &target.before) };
             if let Err(failure) = dropped {
                 self.quarantine(index, failure, None);
             }

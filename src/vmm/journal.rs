@@ -24,6 +24,10 @@
 //! The journal's guards lock the reservations of all targets. Only the journal maps and unmaps the targets: the SAFETY
 //! comments in this module rely on these facts.
 
+mod target;
+
+pub(super) use target::Target;
+
 use super::Shared;
 use super::access_change::AccessChange;
 use super::ledger::{AddressRange, MappedRange, ReservationGuard, ReservationRecord, guard_index};
@@ -33,50 +37,7 @@ use core::ops::Range as Indexes;
 use core::ptr;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// A mapping that the operation changes, creates or removes.
-#[derive(Debug)]
-pub(super) struct Target<'c> {
-    /// The current mapping in the runtime. For an unmapped target: the mapping before it was unmapped, or the mapping
-    /// to create.
-    pub now: MappedRange,
-    /// The access before the operation.
-    pub before: AccessState,
-    /// The requested change of access.
-    pub change: &'c AccessChange,
-    /// The index of the mapping's reservation in the journal's guards.
-    guard: usize,
-    /// The agents whose access the operation may have changed in the runtime or in page tables, also by failed calls.
-    pub attempted: AgentSet,
-    state: State,
-    /// Whether the ledger listed the mapping before the operation.
-    listed: bool,
-}
-
-/// Whether the runtime has mapped a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Mapped as before the operation, or again by a rollback. Only the access can differ from that before the operation.
-    AsBefore,
-    /// Mapped by the operation. Unmapping the target undoes all changes to it.
-    MappedAnew,
-    /// Not mapped yet, or unmapped.
-    Unmapped,
-    /// Unknown, because a rollback has failed. If the ledger listed the target before, the target stays listed, so that
-    /// its memory stays allocated.
-    Unknown,
-}
-
-impl Target<'_> {
-    pub fn is_mapped(&self) -> bool {
-        matches!(self.state, State::AsBefore | State::MappedAnew)
-    }
-
-    /// Returns whether the operation has unmapped a mapping that the ledger lists.
-    pub fn was_unmapped(&self) -> bool {
-        self.listed && self.state != State::AsBefore
-    }
-}
+use target::State;
 
 /// A step on a target, or on a group of adjacent targets.
 #[derive(Clone, Copy, Debug)]
@@ -291,31 +252,31 @@ impl<'a, 'c> Journal<'a, 'c> {
     /// Maps an unmapped target, with the access before the operation. If the runtime maps the target but fails to set
     /// the access, unmaps the target and tries once more.
     fn map_as_before(&mut self, index: usize) -> Result<(), ErrorKind> {
-        let target = &self.targets[index];
-        let before = MappedRange { access: target.before, ..target.now };
-        match self.map_with_access(index, &before, true) {
+        let before = self.targets[index].before;
+        match self.map_with_access(index, before, true) {
             Err(failure) if self.targets[index].is_mapped() && !failure.leaves_hole() => {
                 self.undo_map(index)?;
-                self.map_with_access(index, &before, true)
+                self.map_with_access(index, before, true)
             }
             result => result,
         }
     }
 
-    /// Maps a target, and sets the access that `mapping` has. Records no step if `is_rollback`.
+    /// Maps a target, and sets this access. Records no step if `is_rollback`.
     ///
     /// Some runtimes require that the owner is granted access last. If the library does not know which GPU owns the
     /// memory, tries each possible owner in turn.
     pub fn map_with_access(
         &mut self,
         index: usize,
-        mapping: &MappedRange,
+        access: AccessState,
         is_rollback: bool,
     ) -> Result<(), ErrorKind> {
-        let mut owners = self.shared.possible_owners(mapping).iter().peekable();
+        let mapping = MappedRange { access, ..self.targets[index].now };
+        let mut owners = self.shared.possible_owners(&mapping).iter().peekable();
         loop {
             let owner = owners.next().map(|owner| owner as u8).or(mapping.owner);
-            let mapping = MappedRange { owner, ..*mapping };
+            let mapping = MappedRange { owner, ..mapping };
             if !is_rollback {
                 self.record_map(index)?;
             }

@@ -242,7 +242,7 @@ impl Shared {
             return Err(range.invalid(Problem::NotReserved));
         }
         let old_targets = &journal.targets[..old_count];
-        let is_old = |start| old_targets.binary_search_by_key(&start, |it| it.now.start).is_ok();
+        let is_old = |start| old_targets.binary_search_by_key(&start, |it| it.now().start).is_ok();
         // Locks the mappings before the handle, as the lock order requires.
         let checked_empty = reservation.mappings().check_empty(range, is_old);
         let (native, owner) = self.ledger.handles.with(handle, |record| {

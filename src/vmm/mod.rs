@@ -311,11 +311,11 @@ impl ExpectedMappings<'_> {
     fn check_targets(self, journal: &Journal<'_, '_>, first: usize) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
         let (targets, mut serials) = (&journal.targets[first..], serials.iter());
-        let unexpected = targets.iter().find(|target| serials.next() != Some(&target.now.serial));
+        let unexpected = targets.iter().find(|target| serials.next() != Some(&target.now().serial));
         // If an expected mapping is missing, names the last target.
         match unexpected.or_else(|| targets.last().filter(|_| serials.next().is_some())) {
             Some(target) => {
-                let range = target.now.range();
+                let range = target.now().range();
                 Err(range.invalid(Problem::NotMapped(range.address())))
             }
             None => Ok(()),

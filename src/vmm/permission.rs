@@ -135,7 +135,7 @@ impl Shared {
             expected.check_targets(journal, 0)?;
             check_disjoint(&ranges)?;
             for target in &journal.targets {
-                self.check_peers(target.now.owner, target.change)?;
+                self.check_peers(target.now().owner, target.change)?;
             }
             journal.change_access(0..journal.targets.len())
         })
@@ -163,7 +163,7 @@ impl Shared {
             // Mapping the memory again needs descriptors.
             self.check_descriptor()?;
             for target in &journal.targets {
-                self.check_remap(&target.now)?;
+                self.check_remap(target.now())?;
             }
             (0..journal.targets.len()).try_for_each(|index| journal.remap_with_access(index))
         })

@@ -183,7 +183,7 @@ impl Shared {
             journal.check_quarantine()?;
         }
         for (index, it) in (old_count..).zip(after) {
-            journal.map_with_access(index, it, false)?;
+            journal.map_with_access(index, it.access, false)?;
         }
         Ok(())
     }
@@ -200,5 +200,5 @@ fn add_expected(
     let added = journal.add_targets(range, &AccessChange::NONE);
     let checked = added.and_then(|()| expected.check_targets(journal, first));
     checked.map_err(|error| expected.as_not_mapped(&[range], error).for_argument(argument))?;
-    Ok(journal.targets[first..].iter().map(|target| target.now).collect())
+    Ok(journal.targets[first..].iter().map(|target| *target.now()).collect())
 }
