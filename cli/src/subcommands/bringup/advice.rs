@@ -322,8 +322,8 @@ pub fn advise(
     // threads can have made the call, or an engine can hang, so the log of the whole level is searched.
     let is_crash_or_hang = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
     let lines = || run.driver.iter().flatten().map(|(_, line)| line);
-    let unfinished = errors.iter().copied().chain(lines().filter(|_| is_crash_or_hang));
-    let unfinished = unfinished.filter(|line| is_unfinished(line)).next_back();
+    let mut unfinished = errors.iter().copied().chain(lines().filter(|_| is_crash_or_hang));
+    let unfinished = unfinished.rfind(|line| is_unfinished(line));
     let without_result = lines().find_map(|line| Some((line, missing_result(line)?)));
     if let Some((other, field)) = call.and_then(|call| call_without_result(run, call)) {
         let name = &other.begin.call;
