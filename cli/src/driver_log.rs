@@ -3,7 +3,7 @@
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
 use crate::screen::note;
-use crate::subcommands::bringup::{call_and_error, count_failures, returned_error};
+use crate::subcommands::bringup::{call_and_error, count_failures, has_ended, returned_error};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use std::collections::BTreeSet;
 use std::env;
@@ -177,12 +177,20 @@ impl DriverLog {
             lines.push(format!("driver: (cannot read its log: {error})"));
         }
         let text = String::from_utf8_lossy(&bytes);
-        let start = text.lines().count().saturating_sub(LAST_LINES);
-        let shown =
-            text.lines().enumerate().filter(|(index, line)| *index >= start || is_failure(line));
-        lines.extend(shown.map(|(_, line)| format!("{DRIVER_PREFIX}{line}")));
+        lines.extend(shown_lines(&text).map(|line| format!("{DRIVER_PREFIX}{line}")));
         lines
     }
+}
+
+/// Returns the last lines of the emulated driver's log, and the earlier lines that report failures.
+fn shown_lines(text: &str) -> impl Iterator<Item = &str> {
+    let lines: Vec<_> = text.lines().collect();
+    let start = lines.len().saturating_sub(LAST_LINES);
+    (0..lines.len()).filter_map(move |index| {
+        let (line, later) = (lines[index], &lines[index + 1..]);
+        let is_shown = index >= start || is_failure(line);
+        (is_shown && !has_ended(line, later.iter().copied())).then_some(line)
+    })
 }
 
 #[cfg(test)]
@@ -210,6 +218,16 @@ mod tests {
         assert_eq!(String::from_utf8(bytes).unwrap().lines().count(), LINES);
         let pages = log.file.metadata().unwrap().blocks() / 8;
         assert!(pages <= 1, "{pages} pages are not freed");
+    }
+
+    #[test]
+    fn delay_that_has_ended_is_not_shown() {
+        let [running, delayed] = ["1:1", "1:2"].map(|task| {
+            format!("{task} 0.1 engine COPY to=0x1000 length=0x1000 = ? (delayed by 1s)")
+        });
+        let ended = "1:2 1.1 engine COPY to=0x1000 length=0x1000 -> ok";
+        let text = [&running, &delayed, ended].join("\n");
+        assert_eq!(shown_lines(&text).collect::<Vec<_>>(), [&running, ended]);
     }
 
     #[test]

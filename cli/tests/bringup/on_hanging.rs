@@ -24,9 +24,12 @@ fn hanging_driver_call_is_reported() {
             all.filter(|used| used["log"] == log).map(|used| used["answer"].clone()).next()
         };
         let first = failure["try_next"][0].as_str().unwrap();
-        assert_contains(first, &[", or drm_prime_fd_to_handle_ioctl (", "which can still run"]);
+        let request =
+            ["the driver has not returned from drm0 PRIME_FD_TO_HANDLE", "kernel's drm_prime"];
+        assert_contains(first, &request);
         assert_eq!(result_of("kfd EXPORT_DMABUF").unwrap(), "well");
-        assert_eq!(result_of("drm PRIME_FD_TO_HANDLE").unwrap(), "not_asked");
+        assert_eq!(result_of("drm PRIME_FD_TO_HANDLE").unwrap(), "error");
+        assert_contains(&failure["failed_requests"].to_string(), &[" = ? (delayed by 60s)"]);
     }
 }
 
@@ -105,6 +108,22 @@ fn engine_that_does_not_finish_is_named() {
         // The list of calls, and the C program, do not contain the calls of the look.
         let calls = report["failure"]["calls"].to_string();
         assert_eq!(calls.matches("hsa_amd_vmem_set_access").count(), 1, "{calls}");
+    }
+}
+
+#[test]
+fn slow_request_is_suspected_like_a_hang() {
+    let name = "on_hanging::slow_request_is_suspected_like_a_hang";
+    for fetched in test::fetch_selected_releases(name) {
+        for (fault, expected) in [
+            ("CREATE_QUEUE=60s", "the driver has not returned from kfd CREATE_QUEUE"),
+            ("FILL=60s", "the GPU has not finished a FILL: suspect the GPU's engine first"),
+        ] {
+            let arguments = ["--time-limit", "4s", "--format", "json"];
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
+            let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+            assert_contains(first, &[expected]);
+        }
     }
 }
 
@@ -190,6 +209,6 @@ fn hang_in_second_process_is_reported() {
         assert_eq!((&call["other_process"], &call["returned"]), (&true.into(), &false.into()));
         assert_contains(&report["failure"]["also_in"].to_string(), &["wait(socket"]);
         let first = report["failure"]["try_next"][0].as_str().unwrap();
-        assert_contains(first, &[", or kfd_ioctl_import_dmabuf (", "which can still run"]);
+        assert_contains(first, &["the driver has not returned from kfd IMPORT_DMABUF"]);
     }
 }

@@ -130,6 +130,12 @@ impl<C> Injection<C> {
         self.outcome.as_ref().err()
     }
 
+    /// Returns the planned delay of the call.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
     /// Returns whether the call returns. A call with the planned fault `hang` or `crash` does not.
     #[must_use]
     pub fn returns(&self) -> bool {

@@ -21,6 +21,9 @@ const OTHER_OPERATIONS: [&str; 4] = ["OPEN", "MMAP", "COPY", "FILL"];
 /// once. If every call has the error, they would otherwise fill the log with 100,000 lines per second.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
+/// The shortest delay that is logged before the call: a program that is killed meanwhile hangs in this call.
+const LOGGED_DELAY: Duration = Duration::from_millis(100);
+
 /// A plan and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -87,20 +90,23 @@ impl Faults {
     }
 
     /// Counts a call and applies its planned delay. Returns its planned error or other fault. If
-    /// the call will not return, calls `log_unfinished` first.
+    /// the call will not return, or is delayed for [`LOGGED_DELAY`] or longer, calls `log_unfinished` with the reason
+    /// first.
     ///
     /// Sleeps for [`RETRY_DELAY`] before returning EAGAIN or EINTR.
     pub(crate) fn begin(
         &self,
         name: &str,
-        log_unfinished: impl FnOnce(),
+        log_unfinished: impl FnOnce(&str),
     ) -> Result<Option<FaultKind>> {
         if self.injector.is_empty() {
             return Ok(None);
         }
         let injection = self.injector.count_call(name);
         if !injection.returns() {
-            log_unfinished();
+            log_unfinished("has not returned");
+        } else if injection.delay() >= LOGGED_DELAY {
+            log_unfinished(&format!("delayed by {:?}", injection.delay()));
         }
         let planned = injection.apply();
         if matches!(planned, Err(EAGAIN | EINTR)) {
@@ -236,10 +242,10 @@ mod tests {
     #[test]
     fn only_the_named_call_fails() {
         let faults = Faults::parse("GEM_VA#2=ENOMEM,GEM_VA.UNMAP=lost").unwrap();
-        assert_eq!(faults.begin("GEM_VA.MAP", || ()), Ok(None));
-        assert_eq!(faults.begin("GEM_VA.UNMAP", || ()), Err(ENOMEM), "the second GEM_VA call");
-        assert_eq!(faults.begin("GEM_VA.UNMAP", || ()), Ok(Some(FaultKind::Lost)));
-        assert_eq!(faults.begin("MMAP", || ()), Ok(None));
+        assert_eq!(faults.begin("GEM_VA.MAP", |_| ()), Ok(None));
+        assert_eq!(faults.begin("GEM_VA.UNMAP", |_| ()), Err(ENOMEM), "the second GEM_VA call");
+        assert_eq!(faults.begin("GEM_VA.UNMAP", |_| ()), Ok(Some(FaultKind::Lost)));
+        assert_eq!(faults.begin("MMAP", |_| ()), Ok(None));
     }
 
     #[test]
@@ -248,7 +254,7 @@ mod tests {
         for (call, error) in [("MMAP", EAGAIN), ("GEM_VA.MAP", EINTR)] {
             let began = Instant::now();
             for _ in 0..5 {
-                assert_eq!(faults.begin(call, || ()), Err(error));
+                assert_eq!(faults.begin(call, |_| ()), Err(error));
             }
             assert!(began.elapsed() >= 5 * RETRY_DELAY, "{call}: {:?}", began.elapsed());
         }

@@ -83,14 +83,20 @@ impl Log {
         self.file.is_some()
     }
 
-    /// Logs a call that will not return, as `strace` does.
-    pub(crate) fn unfinished(&self, device: Arguments<'_>, call: Arguments<'_>) {
-        self.line(format_args!("{device} {call} = ? (has not returned)"));
+    /// Logs a call that does not return, or is delayed, as `strace` does.
+    pub(crate) fn unfinished(&self, device: Arguments<'_>, call: Arguments<'_>, reason: &str) {
+        self.line(format_args!("{device} {call} = ? ({reason})"));
     }
 
-    /// Logs a call that will not return, with its arguments.
-    pub(crate) fn unfinished_call<T: Pod>(&self, device: Arguments<'_>, name: &str, argument: &T) {
-        self.unfinished(device, format_args!("{}", Call(name, argument)));
+    /// Logs a call that does not return, or is delayed, with its arguments.
+    pub(crate) fn unfinished_call<T: Pod>(
+        &self,
+        device: Arguments<'_>,
+        name: &str,
+        argument: &T,
+        reason: &str,
+    ) {
+        self.unfinished(device, format_args!("{}", Call(name, argument)), reason);
     }
 
     /// Logs a call: its arguments, its error (if any), the changed arguments, and its duration.

@@ -111,7 +111,8 @@ impl Request {
         let before = value;
         let result = copied
             .and_then(|()| {
-                let log_unfinished = || driver.log.unfinished_call(device, name, &before);
+                let log_unfinished =
+                    |reason: &str| driver.log.unfinished_call(device, name, &before, reason);
                 driver.config.faults.begin(value.call_name(name), log_unfinished)
             })
             .and_then(|fault| faults::perform(fault, context, &mut value, run));

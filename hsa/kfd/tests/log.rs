@@ -116,7 +116,8 @@ fn full_disk_is_reported_once() {
 
 #[test]
 fn plan_injects_errors_and_delays() {
-    let plan = "ALLOC_MEMORY_OF_GPU#2-3=EBUSY,MMAP#1=EIO,AVAILABLE_MEMORY#2=30ms";
+    let plan = "ALLOC_MEMORY_OF_GPU#2-3=EBUSY,MMAP#1=EIO,AVAILABLE_MEMORY#2=30ms,\
+                AVAILABLE_MEMORY#3=100ms";
     let text = log_of("plan_injects_errors_and_delays", plan, || {
         let gpu = Gpu::open();
         let results = [(); 4].map(|()| gpu.alloc(4096, VRAM));
@@ -128,9 +129,16 @@ fn plan_injects_errors_and_delays() {
         let began = std::time::Instant::now();
         gpu.available();
         assert!(began.elapsed().as_millis() >= 30);
+        gpu.available();
     });
     if let Some(text) = text {
         assert_eq!(text.matches(" = EBUSY (").count(), 2, "{text}");
+        let lines: Vec<_> = text.lines().collect();
+        let delayed: Vec<_> = (0..lines.len()).filter(|at| lines[*at].contains(" = ? ")).collect();
+        let [delayed] = delayed[..] else { panic!("{text}") };
+        assert!(lines[delayed].ends_with(" = ? (delayed by 100ms)"), "{text}");
+        assert!(lines[delayed + 1].contains(" kfd AVAILABLE_MEMORY "), "{text}");
+        assert!(lines[delayed + 1].contains(" -> "), "{text}");
     }
 }
 

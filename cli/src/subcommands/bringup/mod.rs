@@ -38,7 +38,7 @@ mod suspicion;
 
 pub use arguments::{ABOUT, Bringup};
 pub use interface::{is_called, is_request_of_a_level};
-pub use requests::{call_and_error, count_failures, returned_error};
+pub use requests::{call_and_error, count_failures, has_ended, returned_error};
 
 use crate::arguments::{RunFormat, typed_time_limit};
 use crate::driver_log::{note_unused_log, regular_log};

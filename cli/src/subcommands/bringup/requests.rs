@@ -69,6 +69,21 @@ pub fn is_unfinished(line: &str) -> bool {
     line.contains(" = ? ")
 }
 
+/// The beginning of the end of a line that the driver has logged before it delays a request.
+const DELAYED: &str = " = ? (delayed by ";
+
+/// Returns whether a line of the driver's log reports the begin of a delayed request.
+pub fn is_delayed(line: &str) -> bool {
+    line.contains(DELAYED)
+}
+
+/// Returns whether a line of the driver's log reports the begin of a delayed request that has ended: the same thread
+/// has logged one of the `later` lines.
+pub fn has_ended<'a>(line: &str, mut later: impl Iterator<Item = &'a str>) -> bool {
+    let task = line.split(' ').next();
+    is_delayed(line) && later.any(|other| other.split(' ').next() == task)
+}
+
 /// Describes what the runtime returned from a call during which the driver returned an error.
 pub fn reaction(call: Option<&Call>) -> String {
     let status = call.and_then(|call| Some((&call.begin.call, call.end.as_ref()?.status?)));
@@ -80,6 +95,19 @@ pub fn reaction(call: Option<&Call>) -> String {
 }
 
 impl LevelRun {
+    /// Removes the lines of delayed requests. If the level hangs, keeps the lines of those that were running at the
+    /// time limit.
+    pub fn remove_delays(&mut self) {
+        let hangs = matches!(&self.outcome, Outcome::Failed(Cause::Hang(_, limit)) if !self.may_be_slow(*limit));
+        let Some(lines) = &mut self.driver else { return };
+        let is_kept = |index: usize| {
+            let (line, later) = (&lines[index].1, lines[index + 1..].iter().map(|(_, it)| &**it));
+            !is_delayed(line) || (hangs && !has_ended(line, later))
+        };
+        let mut kept = (0..lines.len()).map(is_kept).collect::<Vec<_>>().into_iter();
+        lines.retain(|_| kept.next().unwrap_or(true));
+    }
+
     /// Sorts the calls in flight: first those during which the driver returned an error other than EINTR and EAGAIN,
     /// then those with these errors.
     pub fn order_by_driver_errors(&mut self) {
@@ -303,6 +331,26 @@ mod tests {
             panic!("{run:?}")
         };
         assert!(what.starts_with("the driver has not returned from kfd WAIT_EVENTS ("), "{what}");
+    }
+
+    #[test]
+    fn delay_is_unfinished_only_in_a_hang() {
+        let delay = |task| format!("{task} 0.1 kfd CREATE_QUEUE = ? (delayed by 60s)");
+        let ended = delay("1:2");
+        let lines = [(20, &*delay("1:1")), (30, &ended), (40, "1:2 60.1 kfd CREATE_QUEUE -> ok")];
+        let limit = Duration::from_secs(20);
+        let hang = Outcome::Failed(Cause::Hang(Vec::new(), limit));
+        for (outcome, idle, expected) in [
+            (&hang, limit, &[20, 40][..]),
+            (&hang, limit / 10, &[40]),
+            (&Outcome::Reached, limit, &[40]),
+        ] {
+            let mut run = run(Vec::new(), &lines);
+            (run.outcome, run.idle) = (outcome.clone(), idle);
+            run.remove_delays();
+            let kept: Vec<_> = run.driver.iter().flatten().map(|(offset, _)| *offset).collect();
+            assert_eq!(kept, expected, "{outcome:?}");
+        }
     }
 
     #[test]

@@ -166,6 +166,7 @@ pub fn supervise(
         stuck_copies,
         unkillable_process: worker.unkillable_process(),
     };
+    run.remove_delays();
     run.attribute_gpu_fault();
     run.attribute_failed_map();
     run.order_by_driver_errors();

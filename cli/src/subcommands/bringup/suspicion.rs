@@ -5,7 +5,7 @@
 
 use super::data::{DAMAGED, DIFFERENT_VIEWS, GRANT, MOVED};
 use super::gpu_fault::parse_hex;
-use super::interface::{GEM_VA, Interface, function_of, is_logged, named_in, suspect, used_by};
+use super::interface::{GEM_VA, function_of, is_logged, named_in, suspect};
 use super::level::Level;
 use super::record::Argument;
 use super::requests::{call_and_error, returned_final_error};
@@ -239,20 +239,13 @@ pub fn advise_successful_requests(
     )
 }
 
-/// Returns the advice if a call hangs, and the log of the emulated driver contains no request that has not returned. A
-/// request that takes long has no line yet, so the request after the last one is a suspect, too.
+/// Returns the advice if a call hangs, and the log of the emulated driver contains no request that has not returned.
 pub fn advise_last_request(call: &str, driver: &[String]) -> Option<String> {
     let line = driver.iter().rev().find(|line| function_of(line).is_some())?;
     let (request, function) = (call_and_error(line).0, function_of(line)?);
-    let is_made = |interface: &Interface| driver.iter().any(|line| is_logged(interface, line));
-    let mut later = used_by(call).iter().skip_while(|interface| !is_logged(interface, line));
-    let next = later.find(|it| !it.logged.is_empty() && !is_made(it));
-    let next = next.map_or(String::new(), |next| {
-        format!(", or {} ({}), which can still run", next.function, next.request)
-    });
     Some(format!(
-        "the last request that returned before {call} hung was {request}, with success: suspect the kernel's \
-         {function} first{next}, then the requests before it"
+        "the last request before {call} hung was {request}, with success: suspect the kernel's {function} first, then \
+         the requests before it"
     ))
 }
 

@@ -21,10 +21,11 @@ fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut
             }
         }
     };
-    let log_unfinished = || {
+    let log_unfinished = |reason: &str| {
         driver.log.unfinished(
             format_args!("{device}"),
             format_args!("MMAP length={:#x} offset={offset:#x}", mapping.length),
+            reason,
         );
     };
     let mapped = driver.config.faults.begin("MMAP", log_unfinished).and_then(|fault| match fault {

@@ -57,7 +57,8 @@ fn open_path(path: *const c_char, flags: c_int, open: impl Fn(*const c_char) -> 
 /// the descriptor is not registered, so that calls on it fail.
 fn open_device(device: Device, flags: c_int) -> c_int {
     let log = &driver::get().log;
-    let log_unfinished = || log.unfinished(format_args!("{device}"), format_args!("OPEN"));
+    let log_unfinished =
+        |reason: &str| log.unfinished(format_args!("{device}"), format_args!("OPEN"), reason);
     let fault = match driver::get().config.faults.begin("OPEN", log_unfinished) {
         Ok(fault) => fault,
         Err(error) => {

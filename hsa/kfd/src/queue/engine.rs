@@ -13,10 +13,13 @@ fn perform(
     length: u64,
     write: impl FnOnce(&GpuAddressSpace, u64) -> Result<(), AccessFault> + Send + 'static,
 ) -> Result<(), AccessFault> {
-    let log_unfinished = || {
+    let mut is_logged = false;
+    let log_unfinished = |reason: &str| {
+        is_logged = true;
         driver.log.unfinished(
             format_args!("engine"),
             format_args!("{name} to={to:#x} length={length:#x}"),
+            reason,
         );
     };
     let planned = driver.config.faults.begin(name, log_unfinished);
@@ -28,10 +31,15 @@ fn perform(
     if planned == Some(FaultKind::Half) {
         driver.config.faults.record_effect();
     }
-    faults::perform(planned, memory, &mut { length }, move |memory, length| {
+    let performed = faults::perform(planned, memory, &mut { length }, move |memory, length| {
         write(memory, if planned == Some(FaultKind::Half) { *length / 2 } else { *length })?;
         if planned == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
-    })
+    });
+    // A page fault has a line of its own.
+    if is_logged && performed.is_ok() {
+        driver.log.line(format_args!("engine {name} to={to:#x} length={length:#x} -> ok"));
+    }
+    performed
 }
 
 /// Copies memory.
