@@ -11,7 +11,8 @@ mod suspects_on_amd;
 
 use run_command::{json, stderr};
 use serde_json::Value;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Command, Output};
 
 /// The names of all levels, as in the JSON report.
 const LEVELS: [&str; 24] = [
@@ -75,4 +76,28 @@ fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
+}
+
+/// Returns the command in a mount namespace in which the shell script `mount` was run in `folder`. Returns `None` if
+/// this process may not mount.
+fn command_with_mount(folder: &Path, mount: &str, arguments: &[&str]) -> Option<Command> {
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", script]).current_dir(folder);
+        command
+    };
+    if !in_namespace(mount).output().is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: `unshare -rm` and `{mount}` fail");
+        return None;
+    }
+    let program = run_command::command(arguments);
+    let mut outer = in_namespace(&format!("{mount} && exec \"$0\" \"$@\""));
+    outer.arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    Some(outer)
 }

@@ -1,7 +1,7 @@
 //! The cause and the advice that a report of `bringup` gives for faults of the emulated driver.
 
 use super::on_amd::run_emulated;
-use super::{assert_contains, failed_level, report};
+use super::{assert_contains, command_with_mount, failed_level, report};
 use crate::run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use hsa_rocr::test;
 use std::process::Output;
@@ -344,6 +344,36 @@ fn failure_after_the_start_has_exit_status_1() {
             let arguments = ["--until", "runtime", "--format", "json"];
             let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), status);
             assert_eq!(failed_level(&report), Some("runtime"), "{fault}: {report:#}");
+        }
+    }
+}
+
+/// The fault has no effect that a level finds without the log.
+#[test]
+fn incomplete_log_is_no_success() {
+    let name = "reports_on_amd::incomplete_log_is_no_success";
+    for fetched in test::fetch_selected_releases(name) {
+        for format in ["table", "ktap", "json"] {
+            let folder = tempfile::tempdir().unwrap();
+            let log = folder.path().join("log");
+            let release = fetched.release();
+            let start = ["emulate", "--rocr", release.version(), "--log"];
+            let options = [log.to_str().unwrap(), "--fault", "GEM_CLOSE=EIO", "--", HSA_VMM];
+            let bringup = ["bringup", "--until", "cpu", "--format", format];
+            let arguments = [&start[..], &options, &bringup].concat();
+            let mount = "mount -t tmpfs -o size=16k tmpfs .";
+            let Some(mut command) = command_with_mount(folder.path(), mount, &arguments) else {
+                return;
+            };
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{format}: {output:?}");
+            let incomplete = "the emulated driver's log is incomplete";
+            assert_contains(&stderr(&output), &["error", incomplete, "No space left on device"]);
+            let result = stdout(&output).replace("\n#  ", "").replace('\n', " ");
+            assert_contains(&result, &[incomplete, "No space left on device", "make room on"]);
+            if format == "json" {
+                assert!(failed_level(&json(&output)).is_some(), "{output:?}");
+            }
         }
     }
 }

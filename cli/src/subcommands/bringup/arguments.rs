@@ -22,8 +22,9 @@ Examples:
 The simulation needs --runtime sim; `auto` means the machine's own runtime.
 Ctrl-C ends the test early and prints the levels that have run.
 Exit status: 0 every level was reached or does not apply, 1 a level failed
-or the test was interrupted, 2 invalid usage or results that cannot be
-written, 3 the library is missing or does not start.";
+or the test was interrupted, 2 invalid usage, results that cannot be
+written or an incomplete log of the emulated driver, 3 the library is missing
+or does not start.";
 
 /// Returns the default time limit of a level.
 pub fn default_time_limit() -> &'static str {

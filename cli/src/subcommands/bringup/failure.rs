@@ -117,6 +117,10 @@ pub struct Check {
     pub what: String,
 }
 
+/// The advice if lines of the emulated driver's log are missing.
+const ADVICE_ON_INCOMPLETE_LOG: &str = "make room on the file system of the log, or choose another file \
+     (emulate --log FILE) or another folder (TMPDIR), and repeat the run";
+
 impl Failure {
     /// Collects the report of a failed run, and checks the machine for the report. Returns `None` if the run has not
     /// failed.
@@ -146,7 +150,10 @@ impl Failure {
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
         let machine_checks =
             if checks_machine(run) { machine::check(is_driver_emulated()) } else { Vec::new() };
-        let try_next = advise(run, cause, call, &driver, &machine_checks, setup);
+        let try_next = match run.incomplete_log() {
+            Some(_) => vec![ADVICE_ON_INCOMPLETE_LOG.to_owned()],
+            None => advise(run, cause, call, &driver, &machine_checks, setup),
+        };
         let checks = machine_checks.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),

@@ -46,7 +46,7 @@ use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::{describe_not_happened, describe_undetected};
 use crate::screen::{Screen, note};
-use crate::{Exit, output, planned_faults, program, provenance};
+use crate::{BadUsage, Exit, output, planned_faults, program, provenance};
 use advice::Setup;
 use failure::Failure;
 use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
@@ -246,6 +246,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     }
     program_written?;
     log_written?;
+    if let Some(reason) = failed_run.and_then(LevelRun::incomplete_log) {
+        return Err(BadUsage(reason.to_owned()).into());
+    }
     Ok(match failed_run {
         None if is_complete => Exit::Success,
         Some(run) if run.level <= Level::Runtime && !run.has_started() => Exit::NoRuntime,

@@ -6,6 +6,9 @@ use super::level::Level;
 use super::record::status_name;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use super::suspicion::missing_result;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::{fs, io};
 
 /// Returns the call and the error in a line of the driver's log.
 pub fn call_and_error(line: &str) -> (String, &str) {
@@ -72,6 +75,13 @@ pub fn is_unfinished(line: &str) -> bool {
 /// The beginning of the end of a line that the driver has logged before it delays a request.
 const DELAYED: &str = " = ? (delayed by ";
 
+/// The end of the driver's message about a log that cannot be written.
+const UNWRITTEN: &str = "; the log is incomplete";
+
+/// The beginning of the description of a level that is not judged.
+const INCOMPLETE_LOG: &str =
+    "the emulated driver's log is incomplete, so errors of the driver can be missing";
+
 /// Returns whether a line of the driver's log reports the begin of a delayed request.
 pub fn is_delayed(line: &str) -> bool {
     line.contains(DELAYED)
@@ -82,6 +92,33 @@ pub fn is_delayed(line: &str) -> bool {
 pub fn has_ended<'a>(line: &str, mut later: impl Iterator<Item = &'a str>) -> bool {
     let task = line.split(' ').next();
     is_delayed(line) && later.any(|other| other.split(' ').next() == task)
+}
+
+/// Reads the lines of the level's processes from the emulated driver's log. Returns `None` if the driver has not
+/// created the log.
+pub fn driver_lines(
+    path: &Path,
+    start: u64,
+    calls: &[Call],
+) -> io::Result<Option<Vec<(u64, String)>>> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    let bytes = usize::try_from(start).ok().and_then(|start| bytes.get(start..));
+    let bytes = bytes.ok_or_else(|| io::Error::other("the file became shorter"))?;
+    let process = |call: &Call| call.begin.task.split_inclusive(':').next().map(str::to_owned);
+    let pids: BTreeSet<_> = calls.iter().filter_map(process).collect();
+    let mut offset = start;
+    let mut lines = Vec::new();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let text = String::from_utf8_lossy(line);
+        if pids.iter().any(|pid| text.starts_with(pid.as_str())) {
+            lines.push((offset, text.trim_end().to_owned()));
+        }
+        offset += line.len() as u64;
+    }
+    Ok(Some(lines))
 }
 
 /// Describes what the runtime returned from a call during which the driver returned an error.
@@ -160,6 +197,26 @@ impl LevelRun {
             errors.len()
         );
         self.outcome = Outcome::Failed(Cause::DriverError(index, what));
+    }
+
+    /// Marks a level as failed if lines of the emulated driver's log are missing: the level may then have passed, or
+    /// suspect a wrong function, because a line with an error is missing. `error` says why the log could not be read.
+    pub fn fail_on_incomplete_log(&mut self, error: Option<String>) {
+        let mut output = self.output.lines();
+        let mut unwritten =
+            || output.find_map(|line| line.strip_prefix("hsa-kfd: ")?.strip_suffix(UNWRITTEN));
+        let Some(error) = error.or_else(|| unwritten().map(str::to_owned)) else { return };
+        self.outcome = Outcome::Failed(Cause::Wrong(None, format!("{INCOMPLETE_LOG}: {error}")));
+    }
+
+    /// Returns why the level is not judged, if lines of the emulated driver's log are missing.
+    pub fn incomplete_log(&self) -> Option<&str> {
+        match &self.outcome {
+            Outcome::Failed(Cause::Wrong(None, what)) if what.starts_with(INCOMPLETE_LOG) => {
+                Some(what)
+            }
+            _ => None,
+        }
     }
 
     /// Returns the index of the call that made a request: the call that this task had in flight. If there is none, one
@@ -331,6 +388,26 @@ mod tests {
             panic!("{run:?}")
         };
         assert!(what.starts_with("the driver has not returned from kfd WAIT_EVENTS ("), "{what}");
+    }
+
+    #[test]
+    fn level_with_incomplete_log_is_not_judged() {
+        let mut complete = run(Vec::new(), &[]);
+        complete.fail_on_incomplete_log(None);
+        assert_eq!(complete.outcome, Outcome::Reached);
+        let printed = "cannot write the log /a: No space left on device (os error 28)";
+        let unread = "cannot read /a: Permission denied";
+        for (output, error, expected) in [
+            (format!("1\nhsa-kfd: {printed}; the log is incomplete\n"), None, printed),
+            (String::new(), Some(unread.to_owned()), unread),
+        ] {
+            let mut run = run(Vec::new(), &[]);
+            run.output = output;
+            run.fail_on_incomplete_log(error);
+            assert_eq!(run.incomplete_log(), Some(&*format!("{INCOMPLETE_LOG}: {expected}")));
+        }
+        let shorter = driver_lines(Path::new("/dev/null"), 1, &[]).unwrap_err();
+        assert_eq!(shorter.to_string(), "the file became shorter");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::arguments::Bringup;
 use super::level::Level;
 use super::record::{Begin, CallId, Record, Return, StuckCopy, status_name};
+use super::requests::driver_lines;
 use crate::driver_log::regular_log;
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
@@ -10,7 +11,7 @@ use crate::planned_faults::is_driver_emulated;
 use crate::{BadUsage, output};
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -148,9 +149,12 @@ pub fn supervise(
     let output = worker.captured_output();
     let outcome = records.outcome(end, args.time_limit);
     // AMD's own driver also returns errors that are no failures, so its log (`vm --log`) is not read.
-    let driver = is_driver_emulated().then(|| driver_lines(&driver_log, log_start, &records));
-    let driver = driver.flatten();
     let Records { calls, facts, runtime, stuck_copies, .. } = records;
+    let log = is_driver_emulated().then(|| driver_lines(&driver_log, log_start, &calls));
+    let (driver, log_error) = match log.transpose() {
+        Ok(lines) => (lines.flatten(), None),
+        Err(error) => (None, Some(format!("cannot read {}: {error}", driver_log.display()))),
+    };
     let kernel = kernel.new_lines();
     let mut run = LevelRun {
         level,
@@ -172,25 +176,8 @@ pub fn supervise(
     run.order_by_driver_errors();
     run.fail_on_gpu_fault();
     run.fail_on_driver_errors();
+    run.fail_on_incomplete_log(log_error);
     Ok(Some(run))
-}
-
-/// Reads the lines of the level's processes from the emulated driver's log.
-fn driver_lines(path: &Path, start: u64, records: &Records) -> Option<Vec<(u64, String)>> {
-    let bytes = fs::read(path).ok()?;
-    let bytes = bytes.get(usize::try_from(start).ok()?..)?;
-    let process = |call: &Call| call.begin.task.split_inclusive(':').next().map(str::to_owned);
-    let pids: BTreeSet<_> = records.calls.iter().filter_map(process).collect();
-    let mut offset = start;
-    let mut lines = Vec::new();
-    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        let text = String::from_utf8_lossy(line);
-        if pids.iter().any(|pid| text.starts_with(pid.as_str())) {
-            lines.push((offset, text.trim_end().to_owned()));
-        }
-        offset += line.len() as u64;
-    }
-    Some(lines)
 }
 
 /// The records of a level's process so far.
