@@ -6,6 +6,7 @@ use crate::{Kernel, NoSource, NotFetched, TreeError, build, folder, initramfs, q
 use hsa_sys::open_regular;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -149,14 +150,30 @@ pub fn fetch(
     Ok(Kernel::open(folder, Some(&kernel.release))?)
 }
 
+/// Adds the remedy to the error of a folder in which this user cannot write.
+fn name_remedy(error: io::Error) -> io::Error {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match error.kind() {
+        kind @ (PermissionDenied | ReadOnlyFilesystem) => io::Error::new(
+            kind,
+            format!(
+                "{error}; set HSA_VMM_VM to a folder that only you can write to. Without `fetch`, `vm` uses the \
+                 kernel that is in this folder, if there is one"
+            ),
+        ),
+        _ => error,
+    }
+}
+
 /// Creates and locks a folder. If another process holds the lock, reports this and waits.
 pub(crate) fn lock(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<File, ToolError> {
-    fs::create_dir_all(folder).map_err(file_error(folder))?;
+    fs::create_dir_all(folder).map_err(|error| file_error(folder)(name_remedy(error)))?;
     let path = folder.join("lock");
     let mut options = File::options();
     // Other users get no permissions, because a user who can read the file can lock it.
     let options = options.write(true).create(true).truncate(false).mode(0o600);
-    let lock = open_regular(&path, options).map_err(file_error(&path))?;
+    let lock =
+        open_regular(&path, options).map_err(|error| file_error(&path)(name_remedy(error)))?;
     // If an earlier version of this program created the file, other users may have permissions. Only the owner of the
     // file can change the permissions, so ignore an error.
     let _ = lock.set_permissions(fs::Permissions::from_mode(0o600));
@@ -300,6 +317,7 @@ fn unpack_source(package: &Path, work: &Path, amd: &Path) -> Result<(), ToolErro
 #[cfg(test)]
 mod tests {
     use super::{compiler, lock};
+    use std::path::Path;
 
     #[test]
     fn compiler_is_read_from_the_headers() {
@@ -310,6 +328,18 @@ mod tests {
                     override CROSS_COMPILE = x86_64-linux-gnu-\n";
         std::fs::write(headers.path().join(".kernelvariables"), text).unwrap();
         assert_eq!(compiler(headers.path()).as_deref(), Some("gcc-12"));
+    }
+
+    #[test]
+    fn lock_in_a_foreign_folder_names_the_remedy() {
+        // No user can create files there.
+        let error = lock(Path::new("/sys/hsa-vmm"), &mut |step| panic!("{step}")).unwrap_err();
+        let error = error.to_string();
+        assert!(error.starts_with("/sys/hsa-vmm: "), "{error}");
+        assert!(
+            error.contains("; set HSA_VMM_VM to a folder that only you can write to"),
+            "{error}"
+        );
     }
 
     #[test]
