@@ -287,21 +287,24 @@ fn file_of_another_kind_is_named() {
         ("a report of `hsa-vmm conform` or `hsa-vmm info`", path("report")),
         ("a file of sequences of `hsa-vmm fuzz`", path("sequences")),
         ("a file of traces", path("traces")),
+        ("a report of `hsa-vmm bringup`", path("bringup")),
     ];
-    let [recording, report, sequences, traces] = &files;
+    let [recording, report, sequences, traces, bringup] = &files;
     let header = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
     fs::write(&recording.1, format!("{header}\n")).unwrap();
     let info = run(&["info", "--runtime", "sim", "--format", "json", "-o", &report.1]);
     assert!(info.status.success(), "{info:?}");
+    let simulated = ["bringup", "--runtime", "sim", "--until", "mapped", "--format", "json", "-o"];
+    assert!(run(&[&simulated[..], &[&bringup.1]].concat()).status.success());
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
     let arguments = ["fuzz", "--sim", faults, "--processes", "1", "--shrink", "1s", "--save"];
     assert_eq!(run(&[&arguments[..], &[&sequences.1]].concat()).status.code(), Some(1));
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/src/subcommands/map/example.jsonl"), &traces.1)
         .unwrap();
     for (subcommand, others) in [
-        ("lint", [report, sequences, traces].as_slice()),
-        ("diff", &[recording, sequences, traces]),
-        ("map", &[recording, report]),
+        ("lint", [report, sequences, traces, bringup].as_slice()),
+        ("diff", &[recording, sequences, traces, bringup]),
+        ("map", &[recording, report, bringup]),
     ] {
         for (kind, file) in others {
             let arguments = match subcommand {

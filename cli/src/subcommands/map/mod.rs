@@ -142,7 +142,8 @@ fn start_without_faults(mut config: Config) -> anyhow::Result<Runtime> {
 /// the last sequence.
 fn read_recorded(args: &Map) -> anyhow::Result<(usize, Recorded)> {
     if let Some(path) = &args.file
-        && let Some(kind @ (FileKind::Recording | FileKind::Report)) = FileKind::of(path)
+        && let Some(kind @ (FileKind::Bringup | FileKind::Recording | FileKind::Report)) =
+            FileKind::of(path)
     {
         bail!(kind.not_read_by("map", path));
     }
