@@ -130,7 +130,7 @@ pub fn describe_undetected(
         };
         let effect = rule.split_once('=').map_or("", |(_, effect)| effect);
         let only = describe_numbers(*by, rule);
-        let page = detection_page(*by);
+        let page = describe_page(*by, &env::var("HSA_KFD").unwrap_or_default());
         match effect.strip_prefix("late:") {
             _ if effect.starts_with(|letter: char| letter.is_ascii_digit())
                 && !effect.starts_with("0x") =>
@@ -138,32 +138,31 @@ pub fn describe_undetected(
                 format!("planned delay {rule} happened {place}; a delay is no fault, so no {part} reports it")
             }
             Some(_) => format!(
-                "planned fault {rule} happened {place}, and no {part} of this run{except} detected it; {only}a late effect is \
-                 a fault only if the call promises its end: {page} names the {part} that detects each fault, or the \
-                 reason why none does"
+                "planned fault {rule} happened {place}, and no {part} of this run{except} detected it. \
+                 {only}A late effect is a fault only if the call promises its end. {page}"
             ),
-            None => {
-                let separator = if only.is_empty() { ": " } else { "; " };
-                format!(
-                    "planned fault {rule} happened {place}, and no {part} of this run{except} \
-                     detected it{separator}{only}{page} names the {part} that detects each fault, or the reason why none does"
-                )
-            }
+            None => format!(
+                "planned fault {rule} happened {place}, and no {part} of this run{except} detected it. {only}{page}"
+            ),
         }
     })
 }
 
-/// Names the page about detection, and the release and the machine that its table for this target is about.
-fn detection_page(by: FaultTarget) -> &'static str {
-    match by {
-        FaultTarget::Driver => "docs/detection.md (about AMD's 7.2.4 on two emulated MI300X)",
-        FaultTarget::Runtime => "docs/detection.md",
-        FaultTarget::Gpu => "docs/detection.md (about AMD's 6.4.3)",
-    }
+/// Says what `docs/detection.md` lists, and for which release and machine. `settings` is the value of `HSA_KFD`.
+fn describe_page(by: FaultTarget, settings: &str) -> String {
+    let is_other_machine = settings.contains("profile=") && !settings.contains("profile=mi300x");
+    let about = match by {
+        FaultTarget::Driver if is_other_machine => {
+            " with AMD's 7.2.4 on two emulated MI300X, not on this machine"
+        }
+        FaultTarget::Driver => " with AMD's 7.2.4 on two emulated MI300X",
+        FaultTarget::Runtime => "",
+        FaultTarget::Gpu => " with AMD's 6.4.3",
+    };
+    format!("docs/detection.md lists what detects a fault of every call{about}")
 }
 
-/// Says which calls a rule with `#` affects, and that `docs/detection.md` is about faults of every call. Returns an empty
-/// string for rules without `#`.
+/// Says which calls a rule with `#` affects. Returns an empty string for rules without `#`.
 fn describe_numbers(by: FaultTarget, rule: &str) -> String {
     let name = rule.split_once('=').map_or(rule, |(name, _)| name);
     let Some((_, numbers)) = name.split_once('#') else { return String::new() };
@@ -177,14 +176,12 @@ fn describe_numbers(by: FaultTarget, rule: &str) -> String {
         Some((first, "")) => format!("only {one} {first} and later {several}"),
         Some((first, last)) => format!("only {several} {first} to {last}"),
     };
-    format!(
-        "it affects {affected} of {counter}, but the following page is about faults of every {one}: "
-    )
+    format!("It affects {affected} of {counter}. ")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{describe_not_happened, describe_undetected, gpu_faults};
+    use super::{describe_not_happened, describe_page, describe_undetected, gpu_faults};
     use hsa_vmm_conformance::{FaultTarget, PlannedFault};
 
     #[test]
@@ -226,16 +223,26 @@ mod tests {
         let lines: Vec<_> = describe_undetected(&faults, "case", false).collect();
         assert_eq!(lines.len(), 7, "{lines:?}");
         for (line, expected) in lines.iter().zip([
-            "DESTROY_EVENT=lost happened in 3 processes, and no case of this run detected it: docs/detection.md \
-             (about AMD's 7.2.4 on two emulated MI300X) names the case",
-            "INTERRUPT=late:5ms happened 7 times, and no case of this run detected it; a late effect",
+            "DESTROY_EVENT=lost happened in 3 processes, and no case of this run detected it. docs/detection.md \
+             lists what detects a fault of every call with AMD's 7.2.4",
+            "INTERRUPT=late:5ms happened 7 times, and no case of this run detected it. A late effect",
             "planned delay hsa_init=5ms happened in 1 process; a delay is no fault",
-            "detected it; it affects only call 3 of each process, but the following page is about faults of every call",
-            "it affects only calls 3 to 5 of each process, but the following page",
-            "it affects only call 3 and later calls of each simulation, but",
-            "it affects only operation 3 of all processes together, but the following page is about faults of every op",
+            "detected it. It affects only call 3 of each process. docs/detection.md lists what detects a fault of every",
+            "It affects only calls 3 to 5 of each process. A late",
+            "It affects only call 3 and later calls of each simulation. docs",
+            "It affects only operation 3 of all processes together. docs",
         ]) {
             assert!(line.contains(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn page_about_another_machine_is_named_as_such() {
+        for (settings, expected) in
+            [("gpus=2,profile=rdna3", true), ("profile=mi300x", false), ("", false)]
+        {
+            let page = describe_page(FaultTarget::Driver, settings);
+            assert_eq!(page.ends_with(", not on this machine"), expected, "{page}");
         }
     }
 
