@@ -197,6 +197,13 @@ pub fn note_if_lost(file: &fs::File, target: &Path, path: &Path) {
     }
 }
 
+/// Returns whether a file at this path is lost when the virtual machine of `vm` ends. The file may not exist yet.
+pub fn is_lost(path: &Path) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    fs::File::open(folder.unwrap_or(Path::new(".")))
+        .is_ok_and(|folder| is_lost_with_machine(&folder))
+}
+
 /// Returns whether the file is lost when the virtual machine of `vm` ends: there, the host's files are the lower layer
 /// of an overlay file system.
 fn is_lost_with_machine(file: &fs::File) -> bool {

@@ -1,6 +1,6 @@
 //! Levels on the simulation, in every ROCm generation, and with failing calls.
 
-use super::{assert_contains, failed_level, report};
+use super::{assert_contains, command_with_mount, failed_level, report};
 use crate::run_command::{command, run, stderr, stdout};
 
 fn run_simulated(sim: &str, arguments: &[&str]) -> std::process::Output {
@@ -384,4 +384,23 @@ fn arguments_have_readable_names() {
     }
     assert!(count > 1000, "{count}");
     assert!(log.contains("value=0x5a5a0001, count=0x"), "{log}");
+}
+
+/// In the virtual machine of `vm`, the host's files are the lower layer of an overlay file system.
+#[test]
+fn lost_program_is_not_recommended() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = "mount -t tmpfs tmpfs . && cd \"$PWD\" && mkdir l u w m && \
+                 mount -t overlay -o lowerdir=l,upperdir=u,workdir=w overlay m";
+    let file = folder.path().join("m/repeat.c");
+    let simulated = ["bringup", "--runtime", "sim", "--sim", "faults=hsa_amd_vmem_map=0x1008"];
+    let arguments = [&simulated[..], &["--program", file.to_str().unwrap()]].concat();
+    let Some(mut command) = command_with_mount(folder.path(), mount, &arguments) else { return };
+    for (outer, is_lost) in [("vm --rocr 7.2.4", true), ("", false)] {
+        let output = command.env("HSA_VMM_UNDER", outer).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(stderr(&output).contains("is lost when"), is_lost, "{output:?}");
+        let recommended = stdout(&output).contains("C program that repeats the calls: ");
+        assert_eq!(recommended, !is_lost, "{output:?}");
+    }
 }

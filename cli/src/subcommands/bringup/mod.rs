@@ -148,7 +148,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut failure = failed_run.and_then(|run| {
         let (command, config) = (&command(run), config.as_deref());
         let earlier = runs.iter().filter(|other| other.level != run.level).map(|it| it.took).sum();
-        let program = args.program.as_deref();
+        let program = args.program.as_deref().filter(|path| !output::is_lost(path));
         Failure::of(run, Setup { command, earlier, config, planned_faults: &faults, program })
     });
     failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));
@@ -192,6 +192,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             writeln!(out, "\nreproduce: {}{time_limit}", command(run))?;
             match &args.program {
                 _ if !run.is_repeatable_in_c() || program_written.is_err() => {}
+                // A note has said that the file is lost.
+                Some(path) if output::is_lost(path) => {}
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
                 }
