@@ -142,6 +142,20 @@ fn lost_release_after_a_mapping_is_suspected() {
     }
 }
 
+/// Without a large BAR, the CPU cannot find out whether the export or the import returned other memory.
+#[test]
+fn import_is_suspected_without_large_bar() {
+    let name = "suspects_on_amd::import_is_suspected_without_large_bar";
+    let Some(fetched) = fetched_release(name) else { return };
+    let arguments = ["--machine", "rdna3", "--fault", "IMPORT_DMABUF=other"];
+    let report = json(&run_emulated(fetched, &arguments, &["--format", "json"]));
+    assert_eq!(failed_level(&report), Some("shared"), "{report:#}");
+    let first = report["failure"]["try_next"][0].as_str().unwrap();
+    let import = "or kfd_ioctl_import_dmabuf, kfd_ioctl_get_dmabuf_info during \
+                  hsa_amd_vmem_import_shareable_handle";
+    assert_contains(first, &["kfd_ioctl_export_dmabuf first", import]);
+}
+
 /// The data does not show whether the first copy to new memory was lost, or the mapping was late.
 #[test]
 fn lost_first_copy_is_suspected() {

@@ -233,10 +233,23 @@ pub fn advise_successful_requests(
         (None, _) if has_suspect => format!("also suspect {}", functions.join(", ")),
         (None, _) => suspect_named(run, &functions),
     };
+    let others = advise_other_call(run).unwrap_or_default();
     format!(
-        "every request to the driver during {during} returned success: {suspects}; compare the results and effects \
-         of the calls above with the expected ones (--log FILE has all calls)"
+        "every request to the driver during {during} returned success: {suspects}{others}; compare the results and \
+         effects of the calls above with the expected ones (--log FILE has all calls)"
     )
+}
+
+/// If the description of a wrong result names another call that can be the cause ("… or hsa_…"), returns the kernel
+/// functions of this call's requests, those of the latest request first.
+fn advise_other_call(run: &LevelRun) -> Option<String> {
+    let Outcome::Failed(Cause::Wrong(_, what)) = &run.outcome else { return None };
+    let words: Vec<_> = what.split([' ', ';']).collect();
+    let or_call = words.windows(2).find(|pair| pair[0] == "or" && pair[1].starts_with("hsa_"))?;
+    let call = run.calls.iter().rfind(|call| call.begin.call == or_call[1])?;
+    let functions: Vec<_> =
+        run.driver_during(call).into_iter().rev().filter_map(function_of).collect();
+    (!functions.is_empty()).then(|| format!(", or {} during {}", functions.join(", "), or_call[1]))
 }
 
 /// Returns the advice if a call hangs, and the log of the emulated driver contains no request that has not returned.
