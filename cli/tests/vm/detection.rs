@@ -88,6 +88,25 @@ fn report_begins_with_gpu_page_fault() {
     }
 }
 
+/// If the driver moves memory for a second GPU without its contents, both GPUs still access the memory.
+#[test]
+fn lost_contents_of_moved_memory_are_named() {
+    let name = "lost_contents_of_moved_memory_are_named";
+    let Some(_lock) = lock_machine(name) else { return };
+    if !runs_slow_parts(name) {
+        return;
+    }
+    let fault = ["--parameter", "hsa_vmm.tlb=0", "--fault", "KERNEL_COPY=lost"];
+    let options = [&["--rocr", RELEASE.version()], &fault[..]].concat();
+    let bringup = [HSA_VMM, "bringup", "--until", "peer", "--format", "json"];
+    let output = run_in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
+    let failure = &json(&output)["failure"];
+    assert!(failure["what"].as_str().unwrap().contains("damaged contents"), "{failure:#}");
+    let first = failure["try_next"][0].as_str().unwrap();
+    assert!(first.contains("suspect this move (amdgpu_dma_buf_pin"), "{first}");
+}
+
 #[test]
 fn hanging_queue_stays_halted() {
     let name = "hanging_queue_stays_halted";

@@ -206,9 +206,9 @@ fn advise_wrong_result(
     }
     if what.contains(DAMAGED) {
         return Some(
-            "the mapping is right, but the contents are damaged. The driver may move the memory from VRAM to system \
-             memory when a second GPU imports the memory: suspect this move (amdgpu_dma_buf_pin, amdgpu_bo_move) and \
-             its copy by the kernel's SDMA engine (amdgpu_copy_buffer)"
+            "both GPUs read wrong data, so the contents are damaged or lost. The driver may move the memory from VRAM \
+             to system memory when a second GPU imports the memory: suspect this move (amdgpu_dma_buf_pin, \
+             amdgpu_bo_move) and its copy by the kernel's SDMA engine (amdgpu_copy_buffer)"
                 .to_owned(),
         );
     }

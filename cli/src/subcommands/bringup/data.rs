@@ -33,7 +33,7 @@ pub const LATER_RIGHT: &str = "a second copy is right";
 pub const FIRST_COPY: &str = "first copy";
 /// How messages describe memory that a GPU no longer accesses after a grant to another GPU.
 pub const MOVED: &str = "no longer accesses its memory";
-/// How messages describe memory whose contents are partly wrong after a grant to another GPU.
+/// How messages describe memory whose contents are wrong after a grant to another GPU.
 pub const DAMAGED: &str = "finds damaged contents in its memory";
 /// The first of the numbers in the first round of "at-once".
 const AT_ONCE: u32 = 0xa700_0001;
@@ -131,7 +131,7 @@ impl HostBuffer<'_> {
         gpu: &Agent,
         va: &Address,
         first: u32,
-        cause: impl FnOnce(&Difference) -> (&'static str, String),
+        cause: impl FnOnce() -> Result<(&'static str, String)>,
     ) -> Result<()> {
         self.check_part_kept(gpu, va, &self.size, first, cause)
     }
@@ -143,12 +143,12 @@ impl HostBuffer<'_> {
         va: &Address,
         size: &Named<usize>,
         first: u32,
-        cause: impl FnOnce(&Difference) -> (&'static str, String),
+        cause: impl FnOnce() -> Result<(&'static str, String)>,
     ) -> Result<()> {
         let Some(difference) = self.difference_in(gpu, va, size, first)? else { return Ok(()) };
         let (call, what) = match self.wrong_copy(gpu, va, size, first, &difference)? {
             Some((COPY, what)) => (COPY, what),
-            _ => cause(&difference),
+            _ => cause()?,
         };
         let copier = self.hsa.describe_copier(gpu);
         Err(self.hsa.recorder.fail_in(call, wrong_data(what, &copier, &copier, &difference)))

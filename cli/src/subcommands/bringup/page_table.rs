@@ -36,8 +36,8 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             space.replace(&dmabuf, va, &half, &half, permissions)?;
             hsa.wait_for_page_tables()?;
             let second = FIRST + (half.value / 4) as u32;
-            host.check_part_kept(gpu, va, &half, second, |_| {
-                (REPLACE, format!("{} {WRONG_HALF}", gpu.c_expression))
+            host.check_part_kept(gpu, va, &half, second, || {
+                Ok((REPLACE, format!("{} {WRONG_HALF}", gpu.c_expression)))
             })?;
             // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
             space.replace(&dmabuf, va, &Named::new("size", size), &start, permissions)?;

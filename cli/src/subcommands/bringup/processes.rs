@@ -99,11 +99,11 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 }
             }
             for (va, _, first) in &kept {
-                host.check_kept(gpu, va, *first, |_| {
+                host.check_kept(gpu, va, *first, || {
                     let what = "data changed while this level filled the memory: suspect eviction first, which \
                                 moves the memory (the copy by the kernel's SDMA engine, amdgpu_copy_buffer), then \
                                 memory that was allocated twice; OUT_OF_RESOURCES is expected in this level";
-                    ("hsa_amd_vmem_handle_create", what.to_owned())
+                    Ok(("hsa_amd_vmem_handle_create", what.to_owned()))
                 })?;
             }
             held.iter().try_for_each(|memory| hsa.release(memory))?;

@@ -44,8 +44,8 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.map(&va, size, &other).map_err(failure_of_unmap)?;
         hsa.grant(&va, size, &[gpu]).map_err(failure_of_unmap)?;
         host.write_by(gpu, &va, OTHER)?;
-        host.check_kept(gpu, &alias, KEPT, |_| {
-            (UNMAP, "a GPU still accesses memory at an address that was unmapped".to_owned())
+        host.check_kept(gpu, &alias, KEPT, || {
+            Ok((UNMAP, "a GPU still accesses memory at an address that was unmapped".to_owned()))
         })?;
         host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
@@ -76,8 +76,8 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 host.write_and_read(gpu, va, first)?;
             }
             for (va, first) in vas.iter().zip(first_numbers) {
-                host.check_kept(gpu, va, first, |_| {
-                    (CREATE, "another handle has the same memory".to_owned())
+                host.check_kept(gpu, va, first, || {
+                    Ok((CREATE, "another handle has the same memory".to_owned()))
                 })?;
             }
             for (va, memory) in vas.iter().zip(&memories) {

@@ -365,11 +365,12 @@ fn check_after_second_mapping(
     let alias = hsa.reserve(size, "va2")?;
     hsa.map(&alias, size, memory)?;
     hsa.grant(&alias, size, &[peer])?;
-    host.check_kept(owner, va, first, |difference| {
-        // If some words are right, the GPU still accesses its memory.
-        let problem = if difference.is_partial() { DAMAGED } else { MOVED };
+    host.check_kept(owner, va, first, || {
+        // If the other GPU reads right data, the memory has moved, and the mapping has not.
+        let is_damaged = host.difference(peer, &alias, first)?.is_some();
+        let problem = if is_damaged { DAMAGED } else { MOVED };
         let (owner, peer) = (&owner.c_expression, &peer.c_expression);
-        (GRANT, format!("{owner} {problem} after this call mapped the memory for {peer}"))
+        Ok((GRANT, format!("{owner} {problem} after this call mapped the memory for {peer}")))
     })?;
     let what = format!("{} copied wrong data from {}", peer.c_expression, alias.c_expression);
     host.read_first(peer, &alias, first, &hsa.describe_copier(owner), (COPY, what))?;

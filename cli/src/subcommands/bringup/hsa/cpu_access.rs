@@ -74,11 +74,6 @@ impl Difference {
     pub fn offset(&self) -> usize {
         self.first.0
     }
-
-    /// Returns whether some words are right.
-    pub fn is_partial(&self) -> bool {
-        self.differing < self.compared
-    }
 }
 
 impl fmt::Display for Difference {
