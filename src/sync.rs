@@ -128,8 +128,8 @@ pub(crate) fn call_closure<T>(key: usize, act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// Returns whether this thread may lock the reservation with this key. In a closure of [`call_closure`], it may lock only
-/// reservations that come after the closure's own reservation: otherwise, it could wait forever.
+/// Returns whether this thread may lock the reservation with this key. In a closure of [`call_closure`], it may lock
+/// only reservations that come after the closure's own reservation: otherwise, it could wait forever.
 pub(crate) fn may_lock(key: usize) -> bool {
     key > LOCKED_FOR_CLOSURE.with(Cell::get)
 }

@@ -273,8 +273,8 @@ impl PoolMemory {
             let registry = runtime.attachment::<Registry>();
             // Removes the record before the runtime can allocate the address again.
             registry.records().remove(&start);
-            // SAFETY: `allocate_with` allocated the memory, and `state` shows that it was not freed. The caller guarantees
-            // that nothing accesses the memory any more.
+            // SAFETY: `allocate_with` allocated the memory, and `state` shows that it was not freed. The caller
+            // guarantees that nothing accesses the memory any more.
             unsafe { runtime.native().pool_free(start) }.map_err(|failure| {
                 registry.records().insert(start, self.record.clone());
                 ErrorKind::of_call(failure, self.size())

@@ -325,8 +325,8 @@ pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
 }
 
 /// Calls a function that writes to a file or changes its size. If the file would exceed the process's limit
-/// (`RLIMIT_FSIZE`), the function fails with `EFBIG`. Without this wrapper, the kernel's signal `SIGXFSZ` would also end
-/// the process.
+/// (`RLIMIT_FSIZE`), the function fails with `EFBIG`. Without this wrapper, the kernel's signal `SIGXFSZ` would also
+/// end the process.
 pub(crate) fn without_size_signal<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     with_signals_blocked(|| {
         let result = act();

@@ -26,7 +26,8 @@ pub(in crate::vmm) struct Target<'c> {
 /// Whether the runtime has mapped a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Mapped as before the operation, or again by a rollback. Only the access can differ from that before the operation.
+    /// Mapped as before the operation, or again by a rollback. Only the access can differ from that before the
+    /// operation.
     AsBefore,
     /// Mapped by the operation. Unmapping the target undoes all changes to it.
     MappedAnew,

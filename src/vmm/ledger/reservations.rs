@@ -67,8 +67,8 @@ impl ReservationRecord {
         ReservationGuard { reservation: self, _writer: writer }
     }
 
-    /// Fails if locking the reservation would panic while this thread already panics, in the caller's closure. The second
-    /// panic would end the process.
+    /// Fails if locking the reservation would panic while this thread already panics, in the caller's closure. The
+    /// second panic would end the process.
     pub fn check_lockable(&self) -> Result<(), ErrorKind> {
         match std::thread::panicking() && !may_lock(self.base) {
             true => Err(ErrorKind::of_system("pthread_mutex_lock", Errno::DEADLK)),

@@ -64,9 +64,9 @@ pub struct RetireFailure {
     pub size: usize,
     /// The reason: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
-    /// Whether the mapping or its reservation is quarantined ([`Vmm::quarantined_ranges`]): the addresses are never used
-    /// again. The mapping itself may not exist any more: the queue may have unmapped it, but failed to keep its addresses
-    /// reserved. If `false`, a call by address unmapped the mapping before the queue did.
+    /// Whether the mapping or its reservation is quarantined ([`Vmm::quarantined_ranges`]): the addresses are never
+    /// used again. The mapping itself may not exist any more: the queue may have unmapped it, but failed to keep its
+    /// addresses reserved. If `false`, a call by address unmapped the mapping before the queue did.
     pub quarantined: bool,
 }
 

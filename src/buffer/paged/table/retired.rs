@@ -62,8 +62,8 @@ impl LockedTable<'_> {
         Ok(())
     }
 
-    /// Empties the pages in a range that a retire queue has unmapped. Marks those that the queue has quarantined. Each call
-    /// does this only for the pages that it needs, so that its time does not grow with the number of retiring pages.
+    /// Empties the pages in a range that a retire queue has unmapped. Marks those that the queue has quarantined. Each
+    /// call does this only for the pages that it needs: its time does not grow with the number of retiring pages.
     pub(in crate::buffer::paged) fn reclaim(&mut self, range: Range<usize>) {
         let core = self.core;
         let Table { pages, retired, counters, .. } = &mut *self.table;
