@@ -140,6 +140,21 @@ fn programs_with_memory_pools_compile() {
     assert_eq!(expect_success(&output, "pools"), "done\n");
 }
 
+/// rocSHMEM declares the type itself if `#ifndef` does not find it, because AMD's header of HIP 7.2 lacks the type.
+#[test]
+fn fabric_handle_is_found_by_ifndef() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("fabric.c");
+    let text = "#include <hip/hip_runtime_api.h>\n\
+        #ifndef hipMemFabricHandle_t\ntypedef int hipMemFabricHandle_t;\n#endif\n\
+        int main(void) {\n  hipMemFabricHandle_t handle;\n  return sizeof handle != 64;\n}\n";
+    std::fs::write(&source, text).unwrap();
+    for language in Language::ALL {
+        let program = Program::compile(source.to_str().unwrap(), language, &[]);
+        expect_success(&program.on_simulation("").output().unwrap(), "fabric");
+    }
+}
+
 /// HIP's header includes three C headers (`limits.h`, `stdlib.h`, `string.h`). Some programs, such as vLLM's allocator,
 /// use them without including them.
 #[test]

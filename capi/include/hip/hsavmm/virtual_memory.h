@@ -27,6 +27,8 @@ typedef enum hipMemAllocationHandleType {
 typedef struct hipMemFabricHandle_st {
   unsigned char data[64];
 } hipMemFabricHandle_t;
+/* HIP 7.2 lacks this type. rocSHMEM declares it itself if there is no macro of this name. */
+#define hipMemFabricHandle_t hipMemFabricHandle_t
 
 typedef enum hipMemLocationType {
   hipMemLocationTypeInvalid = 0,
