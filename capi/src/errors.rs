@@ -1,6 +1,7 @@
 //! HIP's errors: numbers, names and descriptions.
 
 use crate::pointers::write_out;
+use crate::status::{Failure, run_without_last_error};
 use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
 
@@ -119,7 +120,7 @@ unsafe extern "C" fn hipDrvGetErrorName(
     result: *mut *const c_char,
 ) -> hipError_t {
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-    unsafe { write_text_of(error, result, |entry| entry.0) }
+    unsafe { write_text_of("hipDrvGetErrorName", error, result, |entry| entry.0) }
 }
 
 #[unsafe(no_mangle)]
@@ -128,7 +129,7 @@ unsafe extern "C" fn hipDrvGetErrorString(
     result: *mut *const c_char,
 ) -> hipError_t {
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-    unsafe { write_text_of(error, result, |entry| entry.1) }
+    unsafe { write_text_of("hipDrvGetErrorString", error, result, |entry| entry.1) }
 }
 
 /// Writes a text about an error. If the text is that of an unknown error, also returns `hipErrorInvalidValue`, as HIP
@@ -137,15 +138,19 @@ unsafe extern "C" fn hipDrvGetErrorString(
 /// # Safety
 /// `result` is null or writable.
 unsafe fn write_text_of(
+    function: &str,
     error: hipError_t,
     result: *mut *const c_char,
     text_of: fn((&'static CStr, &'static CStr)) -> &'static CStr,
 ) -> hipError_t {
     let text = text_of(entry(error));
     let is_known = error == UNKNOWN || text != text_of(entry(UNKNOWN));
-    // SAFETY: the caller guarantees that the pointer is null or writable.
-    match unsafe { write_out("text", result, text.as_ptr()) } {
-        Ok(()) if is_known => SUCCESS,
-        _ => INVALID_VALUE,
-    }
+    run_without_last_error(function, || {
+        // SAFETY: the caller guarantees that the pointer is null or writable.
+        unsafe { write_out("text", result, text.as_ptr()) }?;
+        if is_known {
+            return Ok(());
+        }
+        Err(Failure::invalid_argument("error", format_args!("({error}) is not a known error")))
+    })
 }

@@ -68,18 +68,25 @@ fn is_of_other_memory(kind: &ErrorKind) -> bool {
 
 /// Runs the body of a C function, and converts its result to an error number. Catches panics.
 pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipError_t {
+    let code = run_without_last_error(function, act);
+    if code != errors::SUCCESS || profile() == HipProfile::Hip6 {
+        let _ = LAST.try_with(|last| last.set(code));
+    }
+    code
+}
+
+/// Does the same as [`run`], but does not change the thread's last error.
+pub fn run_without_last_error(
+    function: &str,
+    act: impl FnOnce() -> Result<(), Failure>,
+) -> hipError_t {
     let outcome = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
         let message =
             "libhsavmm panicked, which is a defect; please report the calls that led to it";
         Err(Failure::new(errors::UNKNOWN, message))
     });
     match outcome {
-        Ok(()) => {
-            if profile() == HipProfile::Hip6 {
-                let _ = LAST.try_with(|last| last.set(errors::SUCCESS));
-            }
-            errors::SUCCESS
-        }
+        Ok(()) => errors::SUCCESS,
         Err(failure) => {
             record(function, &failure);
             failure.code
@@ -87,7 +94,7 @@ pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipErro
     }
 }
 
-/// Logs a failure, except in a forked child, and stores it for this thread.
+/// Logs a failure, except in a forked child, and stores its message for this thread.
 fn record(function: &str, failure: &Failure) {
     let name = errors::name(failure.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", failure.message, failure.code);
@@ -97,7 +104,6 @@ fn record(function: &str, failure: &Failure) {
         let _ = catch_unwind(|| tracing::warn!(target: "hsavmm", "{text}"));
     }
     // In an exiting thread the message is dropped: no caller can read it.
-    let _ = LAST.try_with(|last| last.set(failure.code));
     let _ = MESSAGE.try_with(|buffer| buffer.replace(to_char_array(&printable(&text))));
 }
 

@@ -446,7 +446,12 @@ static void test_registered_memory(void) {
   EXPECT(hipHostRegister(memory, SIZE, 0) == hipErrorInvalidValue);
   int one = 1, ordinal = -1;
   const char *text = NULL;
+  const hipError_t before = hipPeekAtLastError();
   EXPECT(hipDrvGetErrorString((hipError_t)5000, &text) == hipErrorInvalidValue);
+  EXPECT(strstr(hsavmm_last_message(), "hipDrvGetErrorString: `error` (5000) is not a known") != NULL);
+  EXPECT(hipDrvGetErrorName(hipErrorUnknown, NULL) == hipErrorInvalidValue);
+  EXPECT(strstr(hsavmm_last_message(), "hipDrvGetErrorName: `text` is null") != NULL);
+  EXPECT(hipPeekAtLastError() == before);
   EXPECT(text != NULL && strcmp(text, "unknown error") == 0);
   EXPECT(hipDrvGetErrorString(hipErrorTbd, &text) == hipErrorInvalidValue);
   OK(hipDrvGetErrorName(hipErrorTbd, &text));
