@@ -5,7 +5,7 @@ use crate::names::with_c_names;
 use crate::pointers::to_char_array;
 use crate::process::{InUse, process, profile};
 use crate::types::hipError_t;
-use core::ffi::c_char;
+use core::ffi::{c_char, c_int};
 use hsa_vmm::Error;
 use hsa_vmm::error::{ErrorKind, Problem, Value};
 use hsa_vmm::hip::HipProfile;
@@ -66,6 +66,32 @@ fn is_of_other_memory(kind: &ErrorKind) -> bool {
         && process().is_ok_and(|process| process.allocations.at(*at).is_some())
 }
 
+/// Disables the cancellation of this thread (`pthread_cancel`) until the value is dropped. A cancellation inside a call
+/// would unwind the stack, which aborts the process in `catch_unwind`.
+struct WithoutCancellation {
+    previous: c_int,
+}
+
+// The crate libc lacks this function on Linux.
+unsafe extern "C" {
+    safe fn pthread_setcancelstate(state: c_int, previous: &mut c_int) -> c_int;
+}
+
+impl WithoutCancellation {
+    fn begin() -> Self {
+        const PTHREAD_CANCEL_DISABLE: c_int = 1;
+        let mut previous = PTHREAD_CANCEL_DISABLE;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut previous);
+        Self { previous }
+    }
+}
+
+impl Drop for WithoutCancellation {
+    fn drop(&mut self) {
+        pthread_setcancelstate(self.previous, &mut 0);
+    }
+}
+
 /// Runs the body of a C function, and converts its result to an error number. Catches panics.
 pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipError_t {
     let code = run_without_last_error(function, act);
@@ -80,6 +106,7 @@ pub fn run_without_last_error(
     function: &str,
     act: impl FnOnce() -> Result<(), Failure>,
 ) -> hipError_t {
+    let _without_cancellation = WithoutCancellation::begin();
     let outcome = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
         let message =
             "libhsavmm panicked, which is a defect; please report the calls that led to it";

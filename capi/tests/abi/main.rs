@@ -8,6 +8,7 @@ mod headers;
 mod hip;
 mod hip_page;
 mod hip_tests;
+mod host_programs;
 mod installed;
 mod interface;
 mod layout;
