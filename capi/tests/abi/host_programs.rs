@@ -1,7 +1,25 @@
-//! What the program that contains the library does: cancels threads.
+//! What the program that contains the library does: unloads the library, cancels threads.
 
-use crate::program::{Language, Program, expect_success};
+use crate::installed::install;
+use crate::program::{Language, Program, expect_success, library_folder};
 use hsa_rocr::{Emulation, test};
+
+/// A second load of the library finds the open runtime of the first, as with HIP.
+#[test]
+fn dlclose_keeps_the_library_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    install(folder.path());
+    // With `--as-needed`, the program is not linked to the library.
+    let flags = ["-ldl", "-Wl,--as-needed"];
+    let program = Program::compile("tests/c/unload.c", Language::C99, &flags);
+    let libraries =
+        [folder.path().join("lib/libhsavmm.so.1"), library_folder().join("libhsavmm.so")];
+    for library in libraries {
+        let output = program.on_simulation("gpus=1").arg(&library).output().unwrap();
+        let description = library.display().to_string();
+        assert_eq!(expect_success(&output, &description), "all checks passed\n");
+    }
+}
 
 #[test]
 fn cancelled_thread_finishes_its_call() {
