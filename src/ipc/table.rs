@@ -10,7 +10,9 @@ use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
-use crate::native::{ByteLock, NativeIpc, close_foreign, lock_byte, without_size_signal};
+use crate::native::{
+    ByteLock, NativeIpc, close_foreign, duplicate, lock_byte, without_size_signal,
+};
 use crate::sync::{Mutex, lock};
 use bytemuck::{NoUninit, Pod, Zeroable};
 use core::ffi::CStr;
@@ -94,7 +96,7 @@ impl Table {
     /// Creates this process's file, without exports.
     pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create(NAME, flags).map_err(system("memfd_create"))?;
+        let file = memfd_create(NAME, flags).and_then(duplicate).map_err(system("memfd_create"))?;
         without_size_signal(|| ftruncate(&file, FILE_SIZE)).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
         write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;

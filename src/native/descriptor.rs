@@ -2,12 +2,18 @@
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 /// Opens `/` with `O_PATH`, which needs a descriptor, but does not access the file system.
 fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Duplicates a descriptor of memory. The copy is not a standard stream (0 to 2): if the program has closed standard
+/// error, the log would be written into the memory.
+pub(crate) fn duplicate(descriptor: impl AsFd) -> Result<OwnedFd, Errno> {
+    fcntl_dupfd_cloexec(descriptor, 3)
 }
 
 /// Returns whether no descriptor is free, or the system's limit of open files is reached. In these cases, the runtime

@@ -1,11 +1,11 @@
 //! The runtime's calls of virtual memory (`hsa_amd_vmem_*`): one function for each call.
 
-use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, hex, logged};
+use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, duplicate, hex, logged};
 use crate::log::with_expected_failures;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys as sys;
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The runtime's own handle of physical memory. Not in the public API, because the runtime reuses the value as soon
@@ -249,7 +249,7 @@ impl Native {
         if runtime_keeps {
             // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-            return Ok(fcntl_dupfd_cloexec(borrowed, 0));
+            return Ok(duplicate(borrowed));
         }
         // SAFETY: the runtime opened the descriptor for the caller, which has to close it (hsa_ext_amd.h).
         Ok(Ok(unsafe { OwnedFd::from_raw_fd(number) }))
@@ -271,7 +271,7 @@ impl Native {
         if first == second {
             // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(first) };
-            return Ok(fcntl_dupfd_cloexec(borrowed, 0).map(|copy| (copy, true)));
+            return Ok(duplicate(borrowed).map(|copy| (copy, true)));
         }
         // SAFETY: the runtime opened both descriptors for the caller, which has to close them (hsa_ext_amd.h).
         let [first, _second] =

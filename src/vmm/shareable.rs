@@ -5,10 +5,10 @@ use super::properties::{AllocationProperties, Location};
 use super::{Handle, HandleType, Shared, Vmm};
 use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
-use crate::native::{FailedCall, Failure, NativeHandle, Status, out_of_descriptors};
+use crate::native::{FailedCall, Failure, NativeHandle, Status, duplicate, out_of_descriptors};
 use hsa_sys::HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT;
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 impl Vmm {
@@ -71,14 +71,13 @@ impl Vmm {
 
 /// Returns the source for an export: the runtime's handle, or a copy of the imported descriptor.
 pub(super) fn exportable(record: &HandleRecord) -> Exportable {
-    let copy = |descriptor| fcntl_dupfd_cloexec(descriptor, 0);
     Exportable {
         native: record.native,
         mapping_type: match record.properties.gpu_direct_rdma {
             true => hsa_sys::HSA_AMD_DMABUF_MAPPING_TYPE_PCIE,
             false => hsa_sys::HSA_AMD_DMABUF_MAPPING_TYPE_NONE,
         },
-        copy: record.descriptor.as_ref().map(copy),
+        copy: record.descriptor.as_ref().map(duplicate),
     }
 }
 
@@ -201,7 +200,7 @@ impl Shared {
         // If the runtime uses the descriptor after the import, the library imports a copy that no other code can
         // close.
         let copy = match self.quirks.import_needs_descriptor {
-            true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
+            true => Some(duplicate(descriptor)),
             false => None,
         };
         let copy = copy.transpose().map_err(|errno| ErrorKind::of_system("fcntl", errno))?;

@@ -1,8 +1,22 @@
-//! What the program that contains the library does: unloads the library, cancels threads.
+//! What the program that contains the library does: closes standard streams, unloads the library, cancels threads.
 
 use crate::installed::install;
 use crate::program::{Language, Program, expect_success, library_folder};
 use hsa_rocr::{Emulation, test};
+
+/// If standard error is closed, no memory gets its number, so that the log is not written into memory.
+#[test]
+fn log_is_not_written_into_memory() {
+    let program = Program::compile("tests/c/closed_streams.c", Language::C99, &[]);
+    for generation in ["a", "b", "c", "d", "e"] {
+        for call in ["allocate", "share", "export", "import"] {
+            let mut command = program.on_simulation(&format!("gpus=1,era={generation}"));
+            let output = command.arg(call).env("HSA_VMM_LOG", "warn").output().unwrap();
+            let description = format!("{call}, {generation}");
+            assert_eq!(expect_success(&output, &description), "all checks passed\n");
+        }
+    }
+}
 
 /// A second load of the library finds the open runtime of the first, as with HIP.
 #[test]

@@ -142,8 +142,8 @@ fn lost_release_after_a_mapping_is_suspected() {
     }
 }
 
-/// The level repeats its calls, because another process can allocate memory meanwhile. No process allocates the size that
-/// the level has freed.
+/// The level repeats its calls, because another process can allocate memory meanwhile. A loss of the size that the level
+/// has freed is no such allocation.
 #[test]
 fn memory_that_is_lost_once_is_missing() {
     let name = "suspects_on_amd::memory_that_is_lost_once_is_missing";

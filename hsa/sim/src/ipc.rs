@@ -163,7 +163,7 @@ pub(crate) fn open_memory_file(
     if !name.to_str()?.contains(&format!("{token:016x}")) {
         return None;
     }
-    let file = File::options().read(true).write(true).open(path).ok()?;
+    let file = physical::open_memory(path).ok()?;
     let exported = physical::recognise(file.as_raw_fd()).filter(|info| info.token == token)?;
     Some((file, exported))
 }

@@ -138,10 +138,10 @@ impl Memory {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new, and no other code uses it.
-        let file = unsafe { File::from_raw_fd(descriptor) };
+        let file = not_standard_stream(unsafe { File::from_raw_fd(descriptor) })?;
         file.set_len(self.size)?;
         // SAFETY: sealing restricts operations on the file and accesses no memory.
-        if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, SEALS) } < 0 {
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(file)
@@ -219,6 +219,18 @@ pub(crate) fn size_of(descriptor: RawFd) -> Option<u64> {
     Some(std::fs::metadata(path(descriptor)).ok()?.len())
 }
 
+/// Opens a memory file. The descriptor is not that of a standard stream.
+pub(crate) fn open_memory(path: String) -> io::Result<File> {
+    not_standard_stream(File::options().read(true).write(true).open(path)?)
+}
+
+/// Replaces a descriptor that has the number of a standard stream (0 to 2): a log or other output for a closed
+/// stream would be written into the memory.
+fn not_standard_stream(file: File) -> io::Result<File> {
+    // `try_clone` uses the numbers from 3 on.
+    if file.as_raw_fd() > libc::STDERR_FILENO { Ok(file) } else { file.try_clone() }
+}
+
 /// Opens a new descriptor of the same memory, always readable and writable.
 pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
     // SAFETY: the call accesses no memory.
@@ -227,15 +239,15 @@ pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
         return Err(io::Error::last_os_error());
     }
     if flags & libc::O_ACCMODE != libc::O_RDWR {
-        return File::options().read(true).write(true).open(path(descriptor));
+        return open_memory(path(descriptor));
     }
     duplicate(descriptor).map(File::from)
 }
 
-/// Duplicates a descriptor that the caller of the runtime passed.
+/// Duplicates a descriptor that the caller of the runtime passed. The copy is not a standard stream (0 to 2).
 pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: the call accesses no memory.
-    let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
+    let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
