@@ -47,7 +47,8 @@ pub fn print_open_failure(failure: &Failure, names_file: bool) {
         return print(&failure.message);
     }
     print(&format!("no runtime: {}", failure.message));
-    // Such a program ignores the variables that select another runtime. `hsa-vmm emulate` has selected one.
+    // The variables that select another runtime have no effect in a privileged program, or if the program has named the
+    // file. `hsa-vmm emulate` has selected a runtime already.
     let is_emulated = std::env::var("HSA_VMM_UNDER").is_ok_and(|it| it.starts_with("emulate"));
     if is_privileged() || names_file || is_emulated {
         return;

@@ -125,7 +125,8 @@ pub fn profile() -> HipProfile {
     }
 }
 
-fn current_process() -> Option<Arc<Process>> {
+/// Returns the open runtime. The caller has called [`InUse::begin`].
+pub fn current_process() -> Option<Arc<Process>> {
     GLOBAL.state.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.open.clone()
 }
 

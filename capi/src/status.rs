@@ -3,7 +3,7 @@
 use crate::errors;
 use crate::names::with_c_names;
 use crate::pointers::to_char_array;
-use crate::process::{InUse, process, profile};
+use crate::process::{InUse, current_process, profile};
 use crate::types::hipError_t;
 use core::ffi::{c_char, c_int};
 use hsa_vmm::Error;
@@ -62,8 +62,11 @@ impl From<Error> for Failure {
 fn is_of_other_memory(kind: &ErrorKind) -> bool {
     let ErrorKind::InvalidArgument { value, problem, .. } = kind else { return false };
     let (Value::Address(at) | Value::Range(at, _)) = value else { return false };
-    matches!(problem, Problem::NotReserved | Problem::NotMapped(_))
-        && process().is_ok_and(|process| process.allocations.at(*at).is_some())
+    if !matches!(problem, Problem::NotReserved | Problem::NotMapped(_)) {
+        return false;
+    }
+    let Ok(_in_use) = InUse::begin() else { return false };
+    current_process().is_some_and(|process| process.allocations.at(*at).is_some())
 }
 
 /// Disables the cancellation of this thread (`pthread_cancel`) until the value is dropped. A cancellation inside a call

@@ -159,7 +159,9 @@ fn describe_page(by: FaultTarget, settings: &str) -> String {
         FaultTarget::Runtime => "",
         FaultTarget::Gpu => " with AMD's 6.4.3",
     };
-    format!("docs/detection.md lists what detects a fault of every call{about}")
+    format!(
+        "docs/detection.md lists what detects each fault, if it affects every call, or why nothing does{about}"
+    )
 }
 
 /// Says which calls a rule with `#` affects. Returns an empty string for rules without `#`.
@@ -224,10 +226,10 @@ mod tests {
         assert_eq!(lines.len(), 7, "{lines:?}");
         for (line, expected) in lines.iter().zip([
             "DESTROY_EVENT=lost happened in 3 processes, and no case of this run detected it. docs/detection.md \
-             lists what detects a fault of every call with AMD's 7.2.4",
+             lists what detects each fault, if it affects every call, or why nothing does with AMD's 7.2.4",
             "INTERRUPT=late:5ms happened 7 times, and no case of this run detected it. A late effect",
             "planned delay hsa_init=5ms happened in 1 process; a delay is no fault",
-            "detected it. It affects only call 3 of each process. docs/detection.md lists what detects a fault of every",
+            "detected it. It affects only call 3 of each process. docs/detection.md lists what detects each fault",
             "It affects only calls 3 to 5 of each process. A late",
             "It affects only call 3 and later calls of each simulation. docs",
             "It affects only operation 3 of all processes together. docs",

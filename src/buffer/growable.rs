@@ -30,8 +30,8 @@ pub struct GrowableBuilder {
 }
 
 impl GrowableBuilder {
-    /// Sets the step, the unit in which the buffer maps memory, in bytes. The step is rounded up to the granule; the
-    /// default is the recommended granule.
+    /// Sets the step, the unit in which the buffer maps memory, in bytes. The step must not be zero, and is rounded up
+    /// to the granule; the default is the recommended granule.
     ///
     /// Each step has one handle and one mapping. Larger steps need fewer handles and mappings, and with ROCm 7.14 also
     /// fewer file descriptors.

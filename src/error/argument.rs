@@ -365,9 +365,7 @@ pub enum Problem {
     #[error("is after the end of its range, {0}")]
     StartAfterEnd(usize),
     /// A page that is mapped.
-    #[error(
-        "is mapped already; if a call by address has unmapped it, retire it first (PagedBuffer::retire)"
-    )]
+    #[error("is mapped already; if a call by address has unmapped it, retire it first")]
     PageMapped,
     /// A page that is not mapped.
     #[error("is not mapped")]

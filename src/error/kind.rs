@@ -104,7 +104,7 @@ pub enum ErrorKind {
         now: bool,
     },
     /// The runtime or the library left an address-space hole in a reservation, and the library could not fill the hole.
-    /// Either a foreign mapping was created there, or the kernel allows no more mappings.
+    /// Either a foreign mapping was created there, or the process has reached a limit.
     #[error(
         "{size:#x} bytes at {address} of the reservation {}", describe_hole(*errno)
     )]

@@ -11,7 +11,7 @@ use super::server_client::retry;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{
-    ByteLock, NativeIpc, close_foreign, duplicate, lock_byte, without_size_signal,
+    ByteLock, NativeIpc, above_streams, close_foreign, lock_byte, without_size_signal,
 };
 use crate::sync::{Mutex, lock};
 use bytemuck::{NoUninit, Pod, Zeroable};
@@ -54,8 +54,7 @@ struct Entry {
 impl Entry {
     /// Creates the entry of the export that a handle identifies.
     fn of(handle: &IpcHandle, generation: u64) -> Self {
-        let IpcHandle { native, allocation_size: size, .. } = *handle;
-        Self { generation, size, native, reserved: [0; 2] }
+        Self { generation, size: handle.allocation_size, native: handle.native, reserved: [0; 2] }
     }
 }
 
@@ -96,7 +95,8 @@ impl Table {
     /// Creates this process's file, without exports.
     pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create(NAME, flags).and_then(duplicate).map_err(system("memfd_create"))?;
+        let file =
+            memfd_create(NAME, flags).and_then(above_streams).map_err(system("memfd_create"))?;
         without_size_signal(|| ftruncate(&file, FILE_SIZE)).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
         write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;

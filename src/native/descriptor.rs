@@ -2,7 +2,7 @@
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 /// Opens `/` with `O_PATH`, which needs a descriptor, but does not access the file system.
@@ -14,6 +14,11 @@ fn open() -> Result<OwnedFd, Errno> {
 /// error, the log would be written into the memory.
 pub(crate) fn duplicate(descriptor: impl AsFd) -> Result<OwnedFd, Errno> {
     fcntl_dupfd_cloexec(descriptor, 3)
+}
+
+/// Replaces a descriptor of memory that has the number of a standard stream ([`duplicate`]).
+pub(crate) fn above_streams(descriptor: OwnedFd) -> Result<OwnedFd, Errno> {
+    if descriptor.as_raw_fd() > 2 { Ok(descriptor) } else { duplicate(descriptor) }
 }
 
 /// Returns whether no descriptor is free, or the system's limit of open files is reached. In these cases, the runtime

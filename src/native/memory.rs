@@ -156,8 +156,8 @@ pub(crate) fn check_room(count: usize) -> Result<(), Errno> {
 /// Why the mappings in a range were not replaced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NotReplaced {
-    /// The old mappings are still there, because the process has reached a limit, or no descriptor is free to find this
-    /// out. Contains the error of `mmap`.
+    /// The process has reached a limit, so that the old mappings are still there; or no descriptor is free to find out
+    /// whether they are. Contains the error of `mmap`.
     Kept(Errno),
     /// The old mappings may still be there, or the kernel has unmapped a part of them.
     Failed(Errno),
@@ -196,7 +196,8 @@ unsafe fn replace(
             })
         }
         Err(Errno::EXIST)
-            if is_covered(address, size, is_inaccessible_or_shared) != Some(false) =>
+            if matches!(errno, Errno::NOMEM | Errno::AGAIN)
+                && is_covered(address, size, is_own) != Some(false) =>
         {
             Err(NotReplaced::Kept(errno))
         }
@@ -348,14 +349,13 @@ pub(crate) fn fill_possible_hole_of_map(address: usize, size: usize) -> Result<(
     }
 }
 
-/// Returns whether the whole range is mapped without access. Returns `false` if the kernel's list of mappings cannot
-/// be read.
+/// Returns whether the whole range is mapped without access; `false` if the list of mappings cannot be read.
 pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
     is_covered(address, size, |permissions| permissions.starts_with("---")).unwrap_or(false)
 }
 
-/// Mappings of this library and the runtime are inaccessible or shared.
-fn is_inaccessible_or_shared(permissions: &str) -> bool {
+/// Returns whether a mapping can be of this library or the runtime: theirs are inaccessible or shared.
+fn is_own(permissions: &str) -> bool {
     permissions.starts_with("---") || permissions.as_bytes().get(3) == Some(&b's')
 }
 
@@ -381,7 +381,7 @@ fn is_covered(address: usize, size: usize, accepts: fn(&str) -> bool) -> Option<
 pub(crate) fn contains_private_mapping(address: usize, size: usize) -> bool {
     let answer = find_in_mappings(|mapping, permissions| {
         let is_inside = mapping.start < address + size && mapping.end > address;
-        (is_inside && !is_inaccessible_or_shared(permissions)).then_some(true)
+        (is_inside && !is_own(permissions)).then_some(true)
     });
     answer.unwrap_or(false)
 }

@@ -19,7 +19,7 @@ mod status;
 mod transfer;
 mod vmem;
 
-pub(crate) use descriptor::{SpareDescriptors, duplicate, out_of_descriptors};
+pub(crate) use descriptor::{SpareDescriptors, above_streams, duplicate, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
 pub(crate) use interprocess::{
     ByteLock, ForeignSocket, Received, close_foreign, close_on_exec, listens_at, lock_byte,

@@ -148,7 +148,12 @@ impl DriverState {
         let started_by = std::env::var("HSA_VMM_UNDER").unwrap_or_default();
         match Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd")) {
             Self::Present if is_emulated(&preloaded, mode.as_deref()) => Self::Emulated,
-            Self::Missing if started_by.starts_with("emulate") => Self::NotPreloaded,
+            Self::Missing
+                if started_by.starts_with("emulate")
+                    && !is_emulated(&preloaded, mode.as_deref()) =>
+            {
+                Self::NotPreloaded
+            }
             state => state,
         }
     }

@@ -150,8 +150,8 @@ impl Shared {
         }
     }
 
-    /// Removes the view of a mapping that had a view before and does not need it now. At the kernel's limit of mappings,
-    /// the view stays, without access; this is not an error. The view keeps the memory allocated until
+    /// Removes the view of a mapping that had a view before and does not need it now. At a limit of the process, the
+    /// view stays, without access; this is not an error. The view keeps the memory allocated until
     /// [`keep_reserved`](Self::keep_reserved) replaces it.
     ///
     /// # Errors
@@ -265,8 +265,9 @@ impl Shared {
                 }
                 return Ok(true);
             }
+            Err(NotReplaced::Kept(errno)) => errno,
             Err(NotReplaced::Hole(errno)) => return Err(not_filled(errno)),
-            Err(NotReplaced::Kept(errno) | NotReplaced::Failed(errno)) => {
+            Err(NotReplaced::Failed(errno)) => {
                 // The kernel may have unmapped the old mapping before it failed.
                 if tested.is_ok() {
                     drop(descriptor);

@@ -106,7 +106,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`ErrorKind::HoleNotFilled`], or the error of `mmap` if this library's view stays accessible, because the kernel
-    /// cannot change a part of a mapping at its limit of mappings.
+    /// could not change its access either.
     ///
     /// # Safety
     /// The range is [locked](self), or no other thread can use the ledger any more. The range was just unmapped.
@@ -136,7 +136,8 @@ impl Shared {
                 Ok(()) => Ok(()),
                 Err(NotReplaced::Kept(errno)) => {
                     self.note_unused_view();
-                    // SAFETY: as above. The old mapping is still there.
+                    // SAFETY: as above. The old mapping is still there, or else, if the list of mappings cannot be read,
+                    // the call removes the access to what is mapped there now (docs/attacks.md).
                     unsafe { self.protect_view(range, Access::None) }
                         .map_err(|_| ErrorKind::of_system("mmap", errno))
                 }

@@ -141,7 +141,7 @@ defects! {
         "observed",
         "cannot be prevented by the library. Allocate at least 2 MiB for an export, or export memory once, and use it again";
     FREE_SPOILS_OTHER_EXPORTS: [No, No, Yes],
-        "after memory of less than 2 MiB that was exported for IPC by dma-buf was freed, hsa_amd_ipc_memory_attach rejects the handles of other memory in the same block of 2 MiB, if these were created later",
+        "after memory of less than 2 MiB that was exported for IPC by dma-buf was freed, hsa_amd_ipc_memory_attach rejects the handles of other memory in the same block of 2 MiB, if these handles were created after the first export",
         "observed; the runtime stores a random number in the metadata of the block's GEM object and in each handle, and clears the number when it frees the memory that was exported first",
         "the importer repeats the call with a handle that the runtime accepts. If the exporter has exported other memory of the block after the free, the handle stays invalid: allocate at least 2 MiB for an export";
     SIGNAL_USED_AFTER_COPY: [Crash(FAULT), Crash(FAULT), Crash(FAULT)],

@@ -128,7 +128,7 @@ fn advice_is_for_the_simulation() {
     for fault in [
         "hsa_amd_memory_async_copy=garbled",
         "hsa_amd_memory_async_copy=lost",
-        "hsa_amd_memory_fill=late:5000us",
+        "hsa_amd_memory_fill=late:300000us",
         "hsa_amd_vmem_map=0x1008",
         "hsa_amd_vmem_set_access=half",
     ] {

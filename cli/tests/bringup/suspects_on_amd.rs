@@ -72,8 +72,8 @@ fn earlier_mapping_of_the_address_is_suspected() {
     let Some(fetched) = fetched_release(name) else { return };
     let earlier = "or the earlier operation UNMAP (AMDGPU_VA_OP_UNMAP) at the same address";
     let no_fault = "the TLB was not flushed after the earlier unmap";
-    // A level reads again 500 ms after it has read wrong data. On a busy machine, the first read can be late.
     let fault_again = "the unmap of the earlier mapping can also have taken effect late";
+    // A level reads again 500 ms after it has read wrong data. On a busy machine, the first read can be late.
     for (fault, level, is_used_again, words) in [
         ("GEM_VA.UNMAP#5-=stale:20ms", "at_once", true, no_fault),
         ("GEM_VA.MAP#3-=late:50ms", "unmapped", true, fault_again),
@@ -149,7 +149,7 @@ fn lost_release_after_a_mapping_is_suspected() {
 fn memory_that_is_lost_once_is_missing() {
     let name = "suspects_on_amd::memory_that_is_lost_once_is_missing";
     let Some(fetched) = fetched_release(name) else { return };
-    let once = "the same calls lost nothing when they were repeated";
+    let once = "the last repetition of the same calls lost nothing; the cause is this call";
     let (release, free) = ("hsa_amd_vmem_handle_release", "kfd_ioctl_free_memory_of_gpu");
     for (fault, call, words, functions) in [
         ("FREE_MEMORY_OF_GPU#3=lost", release, once, &[free][..]),
@@ -157,7 +157,7 @@ fn memory_that_is_lost_once_is_missing() {
         (
             "GEM_CLOSE#1=leak",
             "hsa_amd_vmem_unmap",
-            "so the cause is this call or hsa_amd_vmem_handle_release",
+            "the cause is this call or hsa_amd_vmem_handle_release unless another process",
             &["drm_gem_close_ioctl first", free],
         ),
         (
@@ -188,10 +188,10 @@ fn descriptor_that_is_lost_once_is_missing() {
 fn accepted_losses_are_reported() {
     let name = "suspects_on_amd::accepted_losses_are_reported";
     let Some(fetched) = fetched_release(name) else { return };
-    let lost = "34359738368 bytes were lost before the calls were repeated, none afterwards";
+    let lost = "34359738368 bytes were lost before the last repetition of the calls, none in it";
     let left_open = "left open: 1 by the first round with hsa_amd_vmem_map; none by 4 more";
     for (fault, level, detail) in [
-        ("AVAILABLE_MEMORY#3=lost", "counted", "another allocation took 68719476736 bytes"),
+        ("AVAILABLE_MEMORY#3=lost", "counted", "an earlier try seemed to take 68719476736 bytes"),
         ("AVAILABLE_MEMORY#8-=half", "counted", lost),
         ("EXPORT_DMABUF#1=leak", "descriptors", left_open),
     ] {

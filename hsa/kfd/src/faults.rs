@@ -21,7 +21,8 @@ const OTHER_OPERATIONS: [&str; 4] = ["OPEN", "MMAP", "COPY", "FILL"];
 /// once. If every call has the error, they would otherwise fill the log with 100,000 lines per second.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// The shortest delay that is logged before the call: a program that is killed meanwhile hangs in this call.
+/// The shortest delay that is logged before the call, so that the log names the call if the program is killed during the
+/// delay.
 const LOGGED_DELAY: Duration = Duration::from_millis(100);
 
 /// A plan and its counters.
@@ -89,9 +90,9 @@ impl Faults {
         self.injector.is_empty()
     }
 
-    /// Counts a call and applies its planned delay. Returns its planned error or other fault. If
-    /// the call will not return, or is delayed for [`LOGGED_DELAY`] or longer, calls `log_unfinished` with the reason
-    /// first.
+    /// Counts a call and applies its planned delay. Returns its planned error or other fault. Before
+    /// a call that does not return, or that is delayed by at least [`LOGGED_DELAY`], calls `log_unfinished` with the
+    /// reason.
     ///
     /// Sleeps for [`RETRY_DELAY`] before returning EAGAIN or EINTR.
     pub(crate) fn begin(

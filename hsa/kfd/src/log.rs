@@ -35,9 +35,10 @@ const FLAGS: [(u32, &str); 4] = [
     (libc::MAP_NORESERVE as u32, "NORESERVE"),
 ];
 
-/// Prints an error to standard error. Ignores failures.
+/// Prints an error to standard error, by one system call, so that other threads and processes do not print in between.
+/// Ignores failures.
 pub(crate) fn print_error(message: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "hsa-kfd: {message}");
+    let _ = std::io::stderr().write_all(format!("hsa-kfd: {message}\n").as_bytes());
 }
 
 /// A call's name and its arguments.

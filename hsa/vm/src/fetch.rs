@@ -157,8 +157,8 @@ fn name_remedy(error: io::Error) -> io::Error {
         kind @ (PermissionDenied | ReadOnlyFilesystem) => io::Error::new(
             kind,
             format!(
-                "{error}; set HSA_VMM_VM to a folder that only you can write to. Without `fetch`, `vm` uses the \
-                 kernel that is in this folder, if there is one"
+                "{error}; set HSA_VMM_VM to a folder that only you can write to. To use a kernel that another user \
+                 has fetched here, run `vm` without `fetch`"
             ),
         ),
         _ => error,

@@ -43,8 +43,8 @@ impl Target<'_> {
         &self.now
     }
 
-    /// Returns the current access. Only the journal changes the other fields of [`now`](Self::now): it unmaps, and maps
-    /// again, what they describe.
+    /// Returns the current access, to change it. Only the journal changes the other fields of [`now`](Self::now), when it
+    /// unmaps a target or maps it again.
     pub fn access_mut(&mut self) -> &mut AccessState {
         &mut self.now.access
     }

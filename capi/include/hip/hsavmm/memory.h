@@ -73,8 +73,8 @@ typedef enum hipPointer_attribute {
 
 /* Allocates memory of the current device. For 0 bytes, sets `*ptr` to null. */
 hipError_t hipMalloc(void **ptr, size_t size);
-/* Allocates `height` rows of `width` bytes of the current device's memory. Each row starts `*pitch` bytes after the
- * previous row: `width`, rounded up to a multiple of 256. For 0 bytes, sets `*ptr` to null. */
+/* Allocates `height` rows of `width` bytes of the current device's memory. `*pitch` is `width` rounded up to a multiple
+ * of 256: the distance between the starts of two rows. For 0 bytes, sets `*ptr` to null. */
 hipError_t hipMallocPitch(void **ptr, size_t *pitch, size_t width, size_t height);
 /* Frees memory that this library allocated on a device or the host. For null, does nothing. As in HIP, hipHostFree,
  * hipFreeHost and hipFreeAsync accept the same memory. */

@@ -14,7 +14,8 @@ type Result<T> = std::result::Result<T, AlreadyReported>;
 /// mistaken for the allocation.
 const MAX_SIZE: u64 = 256 << 20;
 /// The time within which a driver must make freed memory available and close the memory's descriptors. The driver
-/// sometimes waits for fences first. All tries of an allocation together wait at most this time.
+/// sometimes waits for fences first. After a failed try, the level waits at most this time again for the memory of the
+/// failed tries.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
@@ -91,10 +92,11 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 }
                 None if is_repeated => hsa.recorder.fail_in(call, message),
                 None => {
-                    message += "; the same calls lost nothing when they were repeated";
+                    message += "; the last repetition of the same calls lost nothing; the cause is this call";
                     if is_mapped {
-                        message += &format!(", so the cause is this call or {RELEASE}");
+                        message += &format!(" or {RELEASE}");
                     }
+                    message += " unless another process has allocated this memory meanwhile";
                     hsa.recorder.fail_in(call, message)
                 }
             });
@@ -177,7 +179,7 @@ fn allocate_and_free(
                 taken = before.saturating_sub(hsa.available_memory(gpu)?);
                 hsa.release(&memory)?;
                 if !is_about(taken, size as u64) {
-                    loss.other = Some(format!("another allocation took {taken} bytes"));
+                    loss.other = Some(format!("an earlier try seemed to take {taken} bytes"));
                     continue;
                 }
             }
@@ -206,7 +208,7 @@ fn allocate_and_free(
             if (1..=failed_rounds).any(|rounds| is_about(lost, size as u64 * rounds)) {
                 (loss.lost, loss.is_repeated) = (lost, false);
             } else if lost > size as u64 / 2 {
-                let other = "bytes were lost before the calls were repeated, none afterwards";
+                let other = "bytes were lost before the last repetition of the calls, none in it";
                 loss.other = Some(format!("{lost} {other}"));
             }
         }

@@ -378,15 +378,15 @@ pub fn advise(
     if unfinished.is_some() {
         // The list already begins with the advice for this call.
     } else if let Some((line, field)) = without_result {
-        let (call, _) = call_and_error(line);
-        let function = kernel_function(line);
+        let (call, function) = (call_and_error(line).0, kernel_function(line));
         advice.push(format!(
             "the driver returned success for {call}, but did not set {field}: suspect {function} first"
         ));
     } else if let Some(line) = errors.first() {
         // A request for several GPUs does not show which GPU has no address space, but a later error can.
         let mut lacking = errors.iter().map(|it| lacks_address_space(lines().map(|it| &**it), it));
-        advice.extend(lacking.any(|it| it).then(|| ADVICE_ON_ENODEV.to_owned()));
+        let is_first = call_and_error(line).1 == "ENODEV";
+        advice.extend((is_first && lacking.any(|it| it)).then(|| ADVICE_ON_ENODEV.to_owned()));
         let is_told = failed_open.is_some() || engine::operation(line).is_some();
         advice.extend((!is_told).then(|| advise_failed_request(run, line, repeated)));
     } else if let Some(driver) = driver {

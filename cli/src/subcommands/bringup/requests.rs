@@ -72,7 +72,7 @@ pub fn is_unfinished(line: &str) -> bool {
     line.contains(" = ? ")
 }
 
-/// The beginning of the end of a line that the driver has logged before it delays a request.
+/// Marks a line that the driver logs before it delays a request.
 const DELAYED: &str = " = ? (delayed by ";
 
 /// The end of the driver's message about a log that cannot be written.
@@ -82,12 +82,12 @@ const UNWRITTEN: &str = "; the log is incomplete";
 const INCOMPLETE_LOG: &str =
     "the emulated driver's log is incomplete, so errors of the driver can be missing";
 
-/// Returns whether a line of the driver's log reports the begin of a delayed request.
-pub fn is_delayed(line: &str) -> bool {
+/// Returns whether a line of the driver's log reports the start of a delayed request.
+fn is_delayed(line: &str) -> bool {
     line.contains(DELAYED)
 }
 
-/// Returns whether a line of the driver's log reports the begin of a delayed request that has ended: the same thread
+/// Returns whether a line of the driver's log reports the start of a delayed request that has ended: the same thread
 /// has logged one of the `later` lines.
 pub fn has_ended<'a>(line: &str, mut later: impl Iterator<Item = &'a str>) -> bool {
     let task = line.split(' ').next();
@@ -204,7 +204,7 @@ impl LevelRun {
     pub fn fail_on_incomplete_log(&mut self, error: Option<String>) {
         let mut output = self.output.lines();
         let mut unwritten =
-            || output.find_map(|line| line.strip_prefix("hsa-kfd: ")?.strip_suffix(UNWRITTEN));
+            || output.find_map(|line| line.split_once("hsa-kfd: ")?.1.strip_suffix(UNWRITTEN));
         let Some(error) = error.or_else(|| unwritten().map(str::to_owned)) else { return };
         self.outcome = Outcome::Failed(Cause::Wrong(None, format!("{INCOMPLETE_LOG}: {error}")));
     }

@@ -313,9 +313,8 @@ fn is_overlap(line: &str) -> bool {
 }
 
 impl LevelRun {
-    /// The level `unmapped` attributes a failed map to the unmap before. Attributes the failure to the map instead if the
-    /// driver returned an error during the map, and the error is not that of an overlap, or if an earlier call returned
-    /// no memory to map.
+    /// The level `unmapped` attributes a failed map to the unmap before. Attributes the failure to the map instead in two
+    /// cases: the driver returned an error other than that of an overlap, or an earlier call returned no memory to map.
     pub fn attribute_failed_map(&mut self) {
         if self.level != Level::Unmapped
             || !matches!(self.outcome, Outcome::Failed(Cause::Wrong(..)))

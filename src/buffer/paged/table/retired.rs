@@ -62,7 +62,7 @@ impl LockedTable<'_> {
         Ok(())
     }
 
-    /// Empties the pages in a range that a retire queue has unmapped. Marks those that the queue has quarantined. Each
+    /// In a range of pages, empties those that a retire queue has unmapped, and marks those that it has quarantined. Each
     /// call does this only for the pages that it needs: its time does not grow with the number of retiring pages.
     pub(in crate::buffer::paged) fn reclaim(&mut self, range: Range<usize>) {
         let core = self.core;
