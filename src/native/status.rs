@@ -149,8 +149,7 @@ impl DriverState {
         match Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd")) {
             Self::Present if is_emulated(&preloaded, mode.as_deref()) => Self::Emulated,
             Self::Missing
-                if started_by.starts_with("emulate")
-                    && !is_emulated(&preloaded, mode.as_deref()) =>
+                if started_by.starts_with("emulate") && !is_emulated(&preloaded, None) =>
             {
                 Self::NotPreloaded
             }
