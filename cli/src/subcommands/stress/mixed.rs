@@ -30,6 +30,10 @@ struct Item {
 pub fn run_mixed(state: &SharedState<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) {
     let gpus: Vec<_> = state.runtime.gpus().collect();
     let mut items: Vec<Item> = Vec::new();
+    // A busy machine can stop the threads for longer than a short run takes. Even then, each run leaks.
+    if let Some(kind) = leak_kind {
+        leak(state, kind, gpus[0].id());
+    }
     while state.is_running() {
         let index = rng.usize(..MAX_ITEMS);
         // The number of values in a range is the relative frequency of the range's operation.
