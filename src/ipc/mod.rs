@@ -76,11 +76,16 @@ use crate::vmm::{Address, Quirks};
 use derive_more::Debug;
 use imports::Holder;
 use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The flag of [`Ipc::open_mem_handle`] (`hipIpcMemLazyEnablePeerAccess`). The flag has no effect: peers always get
 /// access.
 pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
+
+/// The pause between two attempts of a call that needs a free descriptor or a free place in a queue.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// HIP's IPC on one runtime. It shares pool memory with other processes, for one GPU and its peers. Cheap to clone; can
 /// be used from any thread.
@@ -286,4 +291,26 @@ fn of_failure(failure: Failure) -> ErrorKind {
         _ if out_of_descriptors() => ErrorKind::OutOfDescriptors,
         status => ErrorKind::Runtime { call: failure.call, status },
     }
+}
+
+/// Calls `call` until it succeeds or fails with an error for which `should_retry` returns false. Pauses between the
+/// calls.
+fn retry<T>(
+    should_retry: impl Fn(Errno) -> bool,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(errno) if should_retry(errno) => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
+/// Returns an unpredictable random number.
+fn random() -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    // The kernel never interrupts such a short request.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }

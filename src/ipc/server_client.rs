@@ -9,8 +9,7 @@
 //! call. The relay has a random name that belongs to no process, and serves only this process. The relay already has
 //! the descriptor, so no other process can make the runtime wait.
 
-use super::table::random;
-use super::{system, unavailable};
+use super::{PAUSE, random, retry, system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{
     ForeignSocket, NativeIpc, check_room_for_thread, close_foreign, close_on_exec, listens_at,
@@ -45,8 +44,6 @@ const ATTEMPTS: usize = 64;
 const BACKLOG: i32 = 128;
 /// The number of rejected connections that the relay closes together, because closing can take a second.
 const REJECTED: usize = 32;
-/// The pause between two attempts of a call that needs a free descriptor or a free place in a queue.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns whether the exporter's server sends the memory of a handle.
 pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
@@ -167,20 +164,6 @@ fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
         Errno::CONNRESET | Errno::PIPE => unavailable(process, UnavailableReason::Freed),
         Errno::AGAIN | Errno::INTR => unavailable(process, UnavailableReason::NoAnswer),
         errno => ErrorKind::of_system(call, errno),
-    }
-}
-
-/// Calls `call` until it succeeds or fails with an error for which `should_retry` returns false. Pauses between the
-/// calls.
-pub(super) fn retry<T>(
-    should_retry: impl Fn(Errno) -> bool,
-    mut call: impl FnMut() -> Result<T, Errno>,
-) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(errno) if should_retry(errno) => std::thread::sleep(PAUSE),
-            result => return result,
-        }
     }
 }
 

@@ -7,8 +7,7 @@
 //! and all children that it forked while it held the lock, the kernel unlocks the bytes.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
-use super::server_client::retry;
-use super::{system, unavailable};
+use super::{random, retry, system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{
     ByteLock, NativeIpc, above_streams, close_foreign, lock_byte, without_size_signal,
@@ -21,7 +20,6 @@ use rustix::fs::{
     fcntl_get_seals, fstat, ftruncate, memfd_create, open, openat, readlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
-use rustix::rand::GetRandomFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -191,14 +189,6 @@ fn write(file: BorrowedFd<'_>, offset: u64, value: &impl NoUninit) -> Result<(),
     let bytes = bytemuck::bytes_of(value);
     let written = without_size_signal(|| pwrite(file, bytes, offset))?;
     if written == bytes.len() { Ok(()) } else { Err(Errno::IO) }
-}
-
-/// Returns an unpredictable random number.
-pub(super) fn random() -> Result<u64, Errno> {
-    let mut bytes = [0; 8];
-    // The kernel never interrupts such a short request.
-    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 struct SlotLock<'a> {
