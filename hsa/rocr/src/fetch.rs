@@ -28,7 +28,7 @@ pub enum FetchError {
     #[error("cannot fetch AMD's runtime: {0}")]
     Apt(AptError),
     /// A file or folder could not be created.
-    #[error("cannot store AMD's runtime in {path}: {cause}", path = path.display())]
+    #[error("cannot store AMD's runtime in {path}: {cause}{}", remedy(cause), path = path.display())]
     Folder {
         /// The path.
         path: PathBuf,
@@ -54,6 +54,16 @@ pub enum FetchError {
     /// The packages lack expected files.
     #[error("cannot use the fetched release: {0}")]
     Incomplete(NotFetched),
+}
+
+/// Returns what to do if this user cannot write in the folder.
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; set HSA_VMM_ROCR to a folder that you can write to"
+        }
+        _ => "",
+    }
 }
 
 /// Returns a function that converts a system error to a [`FetchError`] with the path.
@@ -185,7 +195,16 @@ fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
 
 #[cfg(test)]
 mod tests {
-    use super::lock_folder;
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn remedy_for_a_folder_without_permission_is_named() {
+        for (errno, expected) in [(Errno::ACCESS, true), (Errno::ROFS, true), (Errno::IO, false)] {
+            let error = folder_error(Path::new("/a"))(errno.into());
+            assert_eq!(error.to_string().contains("HSA_VMM_ROCR"), expected, "{error}");
+        }
+    }
 
     #[test]
     fn lock_reports_that_it_waits() {
