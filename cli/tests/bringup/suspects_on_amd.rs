@@ -166,6 +166,12 @@ fn memory_that_is_lost_once_is_missing() {
             "took 134217728 bytes",
             &["kfd_ioctl_get_available_memory"],
         ),
+        (
+            "AVAILABLE_MEMORY#5-=double",
+            "hsa_agent_get_info",
+            "more memory is available than exists",
+            &["kfd_ioctl_get_available_memory"],
+        ),
     ] {
         let failure = failure(fetched, fault, "counted");
         assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");

@@ -32,16 +32,20 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
 /// Checks that the available memory of a GPU is plausible: not 0, and at most the size of its pool. Returns the number
 /// of available bytes. `None` if the runtime does not report this number.
 pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Option<u64>> {
+    if pool_size == 0 {
+        return Err(hsa.recorder.fail_in(POOL_INFO, "the size of the pool is 0"));
+    }
     let available = hsa.try_available_memory(gpu);
+    available.map(|available| check_plausible(hsa, gpu, available, pool_size)).transpose()
+}
+
+/// Checks that a number of available bytes is plausible, and returns it.
+fn check_plausible(hsa: &Hsa<'_>, gpu: &Agent, available: u64, pool_size: u64) -> Result<u64> {
     let what = match available {
-        _ if pool_size == 0 => {
-            return Err(hsa.recorder.fail_in(POOL_INFO, "the size of the pool is 0"));
-        }
-        Some(0) => "no memory is available",
-        Some(available) if available > pool_size => "more memory is available than exists",
+        0 => "no memory is available",
+        _ if available > pool_size => "more memory is available than exists",
         _ => return Ok(available),
     };
-    let available = available.unwrap_or_default();
     let message = format!(
         "{what}: {available} bytes are available of a pool of {pool_size}, on {}",
         gpu.c_expression
@@ -69,7 +73,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         ("hsa_amd_memory_pool_free", Allocated::PoolMemory),
     ] {
         let Loss { lost, is_repeated, other, va } =
-            allocate_and_free(hsa, resources, size, allocated)?;
+            allocate_and_free(hsa, resources, (size, pool_size), allocated)?;
         facts.extend(other);
         if lost > size as u64 / 2 {
             let action = match allocated {
@@ -86,7 +90,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     let why = "; the addresses could be freed again, so they were not freed before";
                     hsa.recorder.fail_in(FREE, message + why)
                 }
-                None if is_mapped && loses_unmapped_memory(hsa, resources, size) => {
+                None if is_mapped && loses_unmapped_memory(hsa, resources, (size, pool_size)) => {
                     let why = "; afterwards, memory without a mapping is missing, too";
                     hsa.recorder.fail_in(RELEASE, message + why)
                 }
@@ -108,9 +112,9 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 
 /// Returns whether memory that was never mapped is missing after its release. Returns `false` if this cannot be tested,
 /// for example because too little memory is left.
-fn loses_unmapped_memory(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> bool {
-    allocate_and_free(hsa, resources, size, Allocated::Handle)
-        .is_ok_and(|loss| loss.lost > size as u64 / 2)
+fn loses_unmapped_memory(hsa: &Hsa<'_>, resources: &Resources, sizes: (usize, u64)) -> bool {
+    allocate_and_free(hsa, resources, sizes, Allocated::Handle)
+        .is_ok_and(|loss| loss.lost > sizes.0 as u64 / 2)
 }
 
 /// The memory that is allocated and freed.
@@ -160,18 +164,19 @@ fn wait_for_memory(
 }
 
 /// Allocates and frees memory. Repeats this if memory is missing afterwards, because another process can have allocated
-/// it. Also checks that a handle reduces the available memory by its size.
+/// it. Also checks that a handle reduces the available memory by its size, and that no more memory is available than
+/// exists.
 fn allocate_and_free(
     hsa: &Hsa<'_>,
     resources: &Resources,
-    size: usize,
+    (size, pool_size): (usize, u64),
     allocated: Allocated,
 ) -> Result<Loss> {
     let gpu = &resources.gpus[0];
     let mut loss = Loss { lost: 0, is_repeated: true, other: None, va: None };
     let (mut at_start, mut taken) = (None, size as u64);
     for failed_rounds in 0..TRIES as u64 {
-        let before = hsa.available_memory(gpu)?;
+        let before = check_plausible(hsa, gpu, hsa.available_memory(gpu)?, pool_size)?;
         let at_start = *at_start.get_or_insert(before);
         match allocated {
             Allocated::Handle => {
