@@ -174,7 +174,8 @@ pub(crate) struct AccessState {
     pub requested: AccessSet,
     /// The agents to which the runtime has granted access. Each GPU among them can read and write the memory until it
     /// is unmapped, whatever `requested` contains. This does not apply to a GPU whose page table the library
-    /// controls.
+    /// controls. If a CPU is among them, the runtime, not the library, has mapped the memory for the CPU, so unmapping
+    /// can leave an address-space hole (`vmm::cpu_view`).
     pub runtime_granted: AgentSet,
 }
 

@@ -22,10 +22,11 @@
 //! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime, or for all calls of a probe |
 //!
-//! No operation holds a lock of the first table and a lock of the following, second table at the same time. There is
-//! one exception: while an operation holds locks, a log subscriber may call look-ups, which lock `tree` and `mappings` of
-//! the first table for reading, and `Shard`, and functions that read the lists of the second table. Therefore, code
-//! that has locked a `Shard`, or `tree` or `mappings` for writing, must not log.
+//! Code that has locked a `Shard`, or `tree` or `mappings` for writing, must not log: a log subscriber may call look-ups,
+//! which lock `Shard`, and `tree` and `mappings` for reading.
+//!
+//! No operation holds a lock of the first table and a lock of the following, second table at the same time. A log
+//! subscriber is the exception: it may also call functions that lock the lists of the second table for reading.
 //!
 //! | lock | protects | held |
 //! |---|---|---|

@@ -256,9 +256,15 @@ fn invalid_properties_are_rejected() {
         let error = vmm.allocation_granularity(&on_unknown_node, Granularity::Minimum).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotANumaNode), "{release}");
         for (properties, feature) in [
-            (host_properties().of_kind(AllocationKind::Uncached), Feature::Uncached),
-            (host_properties().with_gpu_direct_rdma(), Feature::GpuDirectRdma),
-            (host_properties().shareable_as(HandleType::FABRIC), Feature::HandleType),
+            (
+                host_properties().of_kind(AllocationKind::Uncached),
+                Feature::HostProperty("the kind Uncached"),
+            ),
+            (host_properties().with_gpu_direct_rdma(), Feature::HostProperty("GPUDirect RDMA")),
+            (
+                host_properties().shareable_as(HandleType::FABRIC),
+                Feature::HostProperty("a type of shareable handle other than descriptors"),
+            ),
             (AllocationProperties::on(machine.cpu(0)), Feature::CpuMemory(machine.cpu(0))),
         ] {
             let found = kind(vmm.create(granule, &properties));

@@ -12,7 +12,7 @@ use crate::types::{
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::agent::AgentKind;
-use hsa_vmm::error::{ErrorKind, Feature, Operation, Problem};
+use hsa_vmm::error::{ErrorKind, Operation, Problem};
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::{AllocationKind, FabricHandle, Granularity, Location};
 use hsa_vmm::{
@@ -126,16 +126,14 @@ unsafe extern "C" fn hipMemCreate(
             return Err(Failure::invalid_argument("size", Problem::Zero));
         }
         let mut properties = properties(&process, vmm, prop, device_error(vmm))?;
-        let created = match vmm.create(size, &properties) {
-            // As in HIP, the flag has no effect where the runtime or the GPU does not support it.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotSupported(Feature::GpuDirectRdma)) =>
-            {
+        let created = vmm.create(size, &properties).or_else(|error| match error.kind() {
+            // As in HIP, the flag has no effect where the runtime or the memory does not support it.
+            ErrorKind::NotSupported(_) if properties.gpu_direct_rdma => {
                 properties.gpu_direct_rdma = false;
                 vmm.create(size, &properties)
             }
-            created => created,
-        };
+            _ => Err(error),
+        });
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(created?)) }
     })

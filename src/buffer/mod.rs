@@ -19,8 +19,8 @@
 //! page empty again. Other buffers and a buffer with a zero page have no such call: drop the buffer, and reserve another.
 //!
 //! The [operation](crate::Error::operation) of an error of virtual memory is the step that failed, such as `create` or
-//! `map`. For methods that move, share or exchange pages, and for methods that pause or resume a buffer, the operation
-//! is the method itself. If the runtime fails, and fails again during the rollback, the library quarantines the
+//! `map`. For methods that unmap, move, share or exchange pages, and for methods that pause or resume a buffer, the
+//! operation is the method itself. If the runtime fails, and fails again during the rollback, the library quarantines the
 //! reservation ([`ErrorKind::Quarantined`]).
 
 mod growable;

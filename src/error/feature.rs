@@ -26,10 +26,13 @@ pub enum Feature {
     #[error("an operation that needs a GPU")]
     Gpu,
     /// A type of shareable handle.
-    #[error("this type of shareable handle")]
+    #[error("this type of shareable handle, or this combination of types,")]
     HandleType,
-    /// Loads and stores by the CPU in memory of a GPU without a large BAR.
-    #[error("CPU access to a GPU's memory without a large BAR")]
+    /// Loads and stores by the CPU in memory of a GPU without a large BAR, or in imported memory that may be memory of
+    /// such a GPU: for imported memory of the host, too, AMD's runtime reports a GPU as the owner.
+    #[error(
+        "CPU access to memory of a GPU without a large BAR, or to imported memory that may be such memory,"
+    )]
     CpuAccess,
     /// CPU access to a mapping with an offset, on a system where dma-bufs cannot be mapped. There, the runtime
     /// would map the start of the memory.
@@ -87,6 +90,9 @@ pub enum Feature {
     /// Physical memory of the host. Contains what the runtime or the system lacks for this memory.
     #[error("physical memory of the host, which needs {0},")]
     HostMemory(&'static str),
+    /// A property that memory of the host cannot have. Contains the property.
+    #[error("{0} for memory of the host")]
+    HostProperty(&'static str),
     /// A function that the runtime does not export. Contains the function's name. The message continues with "is not
     /// supported".
     #[error("{0}, which the runtime does not export,")]

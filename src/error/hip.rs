@@ -18,7 +18,7 @@ impl Error {
     /// | any other invalid argument; a buffer is in the wrong state for the call | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `map`: the offset is not 0, and the library does not control the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | anything else that is not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
-    /// | no runtime was found, or the runtime has no CPU; the simulation did not start; `Vmm::open`: there is no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
+    /// | no runtime was found, or the runtime has no CPU; the simulation did not start; `Vmm::open`, `Ipc::open`: there is no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | `address_reserve`, `create`, `allocate`: the runtime or a system call failed, or no file descriptor is left | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | any other operation: a system call failed, no file descriptor is left, or a socket is taken (HIP documents no error) | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
@@ -138,6 +138,7 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         // HIP has no operations of several steps, such as a batch that maps and grants access. Returns the code of the
         // failed step.
         Operation::Map
+        | Operation::UnmapPages
         | Operation::MovePages
         | Operation::SharePages
         | Operation::Exchange
@@ -231,7 +232,9 @@ mod tests {
             let error = Error::new(operation, ErrorKind::Runtime { call, status });
             error.hip(HipProfile::Hip7).code()
         };
-        for operation in [Map, MovePages, SharePages, Exchange, Relocate, Revoke, Pause, Resume] {
+        let of_pages = [UnmapPages, MovePages, SharePages];
+        let others = [Map, Exchange, Relocate, Revoke, Pause, Resume];
+        for operation in of_pages.into_iter().chain(others) {
             assert_eq!(code(operation, "hsa_amd_vmem_set_access"), 1, "{operation}");
             assert_eq!(code(operation, "hsa_amd_vmem_unmap"), 999, "{operation}");
         }

@@ -85,7 +85,8 @@ pub(super) fn advice(call: &str) -> &'static str {
     match call {
         call if is_reserve(call) => {
             "free addresses, reserve fewer, choose a smaller alignment, or raise a limit: of addresses (`ulimit -v`), \
-             of mappings (`sysctl vm.max_map_count`) or, after mlockall, of locked memory (`ulimit -l`)"
+             of mappings (`sysctl vm.max_map_count`), after mlockall of locked memory (`ulimit -l`), or, with ROCm 6.1, \
+             of memory and swap together (`sysctl vm.overcommit_memory=1`)"
         }
         call if ALLOCATING.contains(&call) => {
             "release memory, or use another agent's (Runtime::available_memory)"

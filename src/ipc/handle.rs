@@ -21,7 +21,7 @@ use rustix::process::Pid;
 /// | 56–63 | `reserved` | HIP writes nothing here; this library writes the [registration](Self::is_registered): |
 /// | 56–57 | | the slot in the exporter's table of exports |
 /// | 58–59 | | the low bits of the inode number of the exporter's PID namespace |
-/// | 60–61 | | a check value: the low bits of the CRC-32 (as in zlib) of the other bytes, XOR the low bits of the export's generation, which the table contains |
+/// | 60–61 | | a check value: the low bits of the CRC-32 (as in zlib) of the whole handle with zeros here, XOR the low bits of the export's generation, which the table contains |
 /// | 62–63 | | the format, 0x9db5 |
 ///
 /// All numbers are little-endian, like the machines that AMD's runtime supports. In a handle from HIP, the reserved

@@ -50,13 +50,15 @@ impl Shared {
     ) -> Result<Handle, ErrorKind> {
         let (cpu, granule) = (self.host_cpu(properties)?, self.granule);
         if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
-            return Err(Feature::HandleType.into());
+            return Err(
+                Feature::HostProperty("a type of shareable handle other than descriptors").into()
+            );
         }
         if properties.kind != AllocationKind::Pinned {
-            return Err(Feature::Uncached.into());
+            return Err(Feature::HostProperty("the kind Uncached").into());
         }
         if properties.gpu_direct_rdma {
-            return Err(Feature::GpuDirectRdma.into());
+            return Err(Feature::HostProperty("GPUDirect RDMA").into());
         }
         Argument::Size.check_multiple(size, granule)?;
         let (native, descriptor) = match self.create_in_pool(cpu, size, properties)? {

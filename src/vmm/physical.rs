@@ -24,7 +24,8 @@ impl Vmm {
     /// ROCm 10 allocates memory [of the host](Location::Host) from a CPU's pool. With earlier releases, the driver of
     /// the first GPU allocates the memory (GTT), and the runtime imports it. These releases report that GPU as the
     /// owner, so a process that imports the memory sees memory of the GPU. All agents can be granted access to memory
-    /// of the host.
+    /// of the host; the CPU cannot, if the memory was imported and the GPU has no large BAR
+    /// ([`Feature::CpuAccess`]).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, an agent that is unknown
@@ -32,6 +33,8 @@ impl Vmm {
     ///
     /// * the agent is a CPU, or a GPU without a pool for virtual memory;
     /// * neither the runtime nor the driver allocates memory of the host ([`Feature::HostMemory`]);
+    /// * memory of the host is requested as uncached, for GPUDirect RDMA, or with fabric handles
+    ///   ([`Feature::HostProperty`]);
     /// * the properties request Windows handles, fabric handles without a fabric, or fabric handles together with
     ///   descriptors;
     /// * the runtime lacks uncached memory, or the runtime or the GPU lacks [GPUDirect

@@ -122,7 +122,8 @@ impl AllocationProperties {
     ///
     /// ROCm 7.0 to 7.2 know the flag and the mapping type, but ignore both for virtual memory; ROCm 7.14 rejects the
     /// mapping type for a GPU whose memory is not completely visible over PCIe. Runtimes without mapping types, and
-    /// GPUs without a large BAR, cannot create such memory ([`Feature::GpuDirectRdma`](crate::error::Feature)).
+    /// GPUs without a large BAR, cannot create such memory ([`Feature::GpuDirectRdma`](crate::error::Feature)), and
+    /// memory of the host cannot have this property.
     #[must_use]
     pub fn with_gpu_direct_rdma(self) -> Self {
         Self { gpu_direct_rdma: true, ..self }

@@ -42,8 +42,9 @@ impl Vmm {
     /// Every import returns a new handle of the same memory, with the size of the whole allocation. The caller keeps
     /// the descriptor, and may close it immediately. The import's [`Location`] is what the runtime reports: for memory
     /// of the host, AMD's runtime reports the GPU whose driver has allocated the memory. Therefore, unless every GPU can
-    /// access the memory of this GPU, [`set_access`](Vmm::set_access) leaves it to the runtime which agents can access
-    /// the import.
+    /// access the memory of this GPU, [`set_access`](Vmm::set_access) leaves it to the runtime which GPUs can access the
+    /// import. The CPU can access the import if the GPU has a large BAR; if the GPU is unknown, all GPUs need one
+    /// ([`Feature::CpuAccess`]).
     ///
     /// A file that another process can shrink is rejected, because an access of the CPU to the removed part would end
     /// this process.

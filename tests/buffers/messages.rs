@@ -213,7 +213,8 @@ fn messages_say_what_to_do() {
         (
             too_many,
             "; free addresses, reserve fewer, choose a smaller alignment, or raise a limit: of addresses \
-             (`ulimit -v`), of mappings (`sysctl vm.max_map_count`) or, after mlockall, of locked memory (`ulimit -l`)",
+             (`ulimit -v`), of mappings (`sysctl vm.max_map_count`), after mlockall of locked memory (`ulimit -l`), \
+             or, with ROCm 6.1, of memory and swap together (`sysctl vm.overcommit_memory=1`)",
         ),
     ] {
         assert!(error.to_string().ends_with(advice), "{error}");

@@ -70,7 +70,7 @@ pub struct Emulate {
     /// Append a line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Append the GPUs' page tables to this file when a process exits
+    /// Append the GPUs' page tables to this file when a process exits, and when a GPU faults
     #[arg(long, value_name = "FILE")]
     pub page_tables: Option<PathBuf>,
     /// Inject faults into driver calls: `GEM_VA#3=ENOMEM`, `GEM_VA=5ms`, `GEM_VA.MAP=lost`

@@ -119,7 +119,7 @@ pub struct VmRun {
     /// Replaces the contents of an existing file. `emulate --log` appends instead.
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Write the GPUs' page tables to this file, at the exit of each process
+    /// Write the GPUs' page tables to this file, at the normal exit of each process
     ///
     /// Replaces the contents of an existing file. `emulate --page-tables` appends instead.
     #[arg(long, value_name = "FILE")]

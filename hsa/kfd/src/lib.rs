@@ -17,7 +17,7 @@
 //! * `HSA_KFD_FAULTS`: a plan of faults in calls, such as `GEM_VA#3=ENOMEM,COPY=garbled`.
 //! * `HSA_FAULTS_RECORD`: an existing file that gets a line for each rule of the plan that took effect.
 //! * `HSA_KFD_LOADER`: the dynamic loader that programs use instead of the machine's (`loader`).
-//! * `HSA_KFD_PAGE_TABLES`: a file that gets the GPUs' page tables when the process exits normally.
+//! * `HSA_KFD_PAGE_TABLES`: a file that gets the GPUs' page tables when the process exits normally, and when a GPU faults.
 //!
 //! An invalid `HSA_KFD`, `HSA_KFD_LOG` or `HSA_KFD_FAULTS` ends the process when the process first uses a path of the
 //! driver.

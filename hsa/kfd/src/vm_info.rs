@@ -67,9 +67,19 @@ extern "C" fn write_at_exit() {
     if let Some(observer) = observe::existing() {
         return observe::write_page_tables(observer);
     }
-    let Some(driver) = driver::current() else { return };
+    if let Some(driver) = driver::current() {
+        append(driver, "");
+    }
+}
+
+/// Appends the page tables after a GPU fault. The runtime then aborts the process, which does not exit normally.
+pub(crate) fn write_at_fault(driver: &Driver) {
+    append(driver, " at a GPU fault");
+}
+
+fn append(driver: &Driver, when: &str) {
     let Some(path) = &driver.config.page_tables else { return };
-    let mut text = format!("process {}\n", std::process::id());
+    let mut text = format!("process {}{when}\n", std::process::id());
     (0..driver.gpus.len()).for_each(|gpu| text.push_str(&tables(driver, gpu)));
     text.push_str(&totals(driver));
     let file = File::options().create(true).append(true).open(path);

@@ -85,9 +85,14 @@ impl Instance {
         self.pools(owner).nth(index & ((1 << NUMBER_BITS) - 1))
     }
 
-    /// Returns the pool that the properties of imported memory report: the last of the owner's
-    /// pools from which memory can be allocated.
+    /// Returns the pool that the properties of imported memory report: the last of the owner's pools from which memory
+    /// can be allocated. The first GPU's driver has allocated memory of the host
+    /// ([`host_buffer`](crate::Simulation::host_buffer)), and is reported as the owner.
     pub(crate) fn pool_of_imports(&self, owner: Agent) -> Option<Pool> {
+        let owner = match owner {
+            Agent::Cpu(_) if !self.config.gpus.is_empty() => Agent::Gpu(0),
+            owner => owner,
+        };
         self.pools(owner).filter(|pool| pool.allocates()).last()
     }
 

@@ -200,9 +200,9 @@ impl Environment {
             return format!(
                 "the GPU found a page-table entry for the address, but the entry does not permit writing: first \
                  suspect the permissions that AMDGPU_GEM_VA or MAP_MEMORY_TO_GPU received \
-                 (AMDGPU_VM_PAGE_WRITEABLE), and those that the kernel wrote into the entry (AMDGPU_PTE_WRITEABLE); \
-                 check the page table ({})",
-                self.page_tables()
+                 (AMDGPU_VM_PAGE_WRITEABLE), and those that the kernel wrote into the entry \
+                 (AMDGPU_PTE_WRITEABLE){}",
+                self.check_page_table()
             );
         }
         let earlier_mapping = if is_used_again {
@@ -214,8 +214,8 @@ impl Environment {
         format!(
             "the GPU found no page-table entry for the address, or no permission in it: first suspect that the entry \
              is missing, or was written only after AMDGPU_GEM_VA or MAP_MEMORY_TO_GPU had returned (the fence of the \
-             page-table update); check the page table ({}). {earlier_mapping}{}",
-            self.page_tables(),
+             page-table update){}. {earlier_mapping}{}",
+            self.check_page_table(),
             self.distinguish_tlb()
         )
     }
@@ -245,6 +245,9 @@ impl Environment {
     fn distinguish_tlb(self) -> &'static str {
         match self {
             Self::Simulation | Self::EmulatedDriver => "",
+            Self::VirtualMachine if has_no_tlb() => {
+                ". This machine has no TLB (hsa_vmm.tlb=0), so the TLB is not the cause"
+            }
             Self::VirtualMachine => {
                 ". To find out, repeat the run without a TLB (vm --parameter hsa_vmm.tlb=0), and with page tables \
                  written by the CPU, never late (vm --parameter amdgpu.vm_update_mode=3)"
@@ -252,6 +255,15 @@ impl Environment {
             Self::Real => {
                 ". To find out, load amdgpu with vm_update_mode=3: the CPU then writes the page tables, never late"
             }
+        }
+    }
+
+    /// Says how to see the page table after a GPU fault, which ends the process. Only the emulated driver writes the page
+    /// tables of such a process.
+    fn check_page_table(self) -> &'static str {
+        match self {
+            Self::EmulatedDriver => "; check the page table (emulate --page-tables FILE)",
+            Self::Simulation | Self::VirtualMachine | Self::Real => "",
         }
     }
 
@@ -263,6 +275,11 @@ impl Environment {
             Self::Simulation | Self::Real => "/sys/kernel/debug/dri/*/amdgpu_vm_info",
         }
     }
+}
+
+/// Returns whether the GPUs of this virtual machine have no TLB.
+fn has_no_tlb() -> bool {
+    std::fs::read_to_string("/sys/module/hsa_vmm/parameters/tlb").is_ok_and(|tlb| tlb.trim() == "0")
 }
 
 impl LevelRun {

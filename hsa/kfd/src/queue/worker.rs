@@ -5,7 +5,7 @@ use super::aql::{self, StepResult};
 use super::sdma::{self, RingReader};
 use super::{PacketFormat, Ring};
 use crate::driver::{self, Driver};
-use crate::user;
+use crate::{user, vm_info};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -42,6 +42,7 @@ pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>
             Err(fault) => {
                 let AccessFault { address, error } = fault;
                 driver.log.line(format_args!("gpu{} fault at {address:#x}: {error}", ring.gpu));
+                vm_info::write_at_fault(driver);
                 driver.process.events.report_fault(driver.gpus[ring.gpu].id, address, error);
                 return;
             }
