@@ -153,14 +153,14 @@ fn describe_page(by: FaultTarget, settings: &str) -> String {
     let is_other_machine = settings.contains("profile=") && !settings.contains("profile=mi300x");
     let about = match by {
         FaultTarget::Driver if is_other_machine => {
-            " with AMD's 7.2.4 on two emulated MI300X, not on this machine"
+            " (with AMD's 7.2.4 on two emulated MI300X; this machine is another)"
         }
-        FaultTarget::Driver => " with AMD's 7.2.4 on two emulated MI300X",
+        FaultTarget::Driver => " (with AMD's 7.2.4 on two emulated MI300X)",
         FaultTarget::Runtime => "",
-        FaultTarget::Gpu => " with AMD's 6.4.3",
+        FaultTarget::Gpu => " (with AMD's 6.4.3)",
     };
     format!(
-        "docs/detection.md lists what detects each fault, if it affects every call, or why nothing does{about}"
+        "For each fault of every call, docs/detection.md says what detects it, or why nothing does{about}"
     )
 }
 
@@ -225,14 +225,14 @@ mod tests {
         let lines: Vec<_> = describe_undetected(&faults, "case", false).collect();
         assert_eq!(lines.len(), 7, "{lines:?}");
         for (line, expected) in lines.iter().zip([
-            "DESTROY_EVENT=lost happened in 3 processes, and no case of this run detected it. docs/detection.md \
-             lists what detects each fault, if it affects every call, or why nothing does with AMD's 7.2.4",
+            "DESTROY_EVENT=lost happened in 3 processes, and no case of this run detected it. For each \
+             fault of every call, docs/detection.md says what detects it, or why nothing does (with AMD's 7.2.4",
             "INTERRUPT=late:5ms happened 7 times, and no case of this run detected it. A late effect",
             "planned delay hsa_init=5ms happened in 1 process; a delay is no fault",
-            "detected it. It affects only call 3 of each process. docs/detection.md lists what detects each fault",
+            "detected it. It affects only call 3 of each process. For each fault of every call, docs",
             "It affects only calls 3 to 5 of each process. A late",
-            "It affects only call 3 and later calls of each simulation. docs",
-            "It affects only operation 3 of all processes together. docs",
+            "It affects only call 3 and later calls of each simulation. For",
+            "It affects only operation 3 of all processes together. For",
         ]) {
             assert!(line.contains(expected), "{line}");
         }
@@ -244,7 +244,7 @@ mod tests {
             [("gpus=2,profile=rdna3", true), ("profile=mi300x", false), ("", false)]
         {
             let page = describe_page(FaultTarget::Driver, settings);
-            assert_eq!(page.ends_with(", not on this machine"), expected, "{page}");
+            assert_eq!(page.ends_with("; this machine is another)"), expected, "{page}");
         }
     }
 

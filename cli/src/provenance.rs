@@ -65,6 +65,7 @@ pub fn describe_run(
         version => (version.and_then(Result::ok), None),
     };
     Provenance {
+        tool: env!("CARGO_PKG_VERSION").to_owned(),
         command: program::command_line(),
         reproduce,
         environment: runtime_variables()

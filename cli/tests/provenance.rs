@@ -217,6 +217,7 @@ fn ktap_begins_with_the_provenance() {
         for expected in [
             "# runtime: simulation",
             "# command: hsa-vmm ",
+            concat!("# hsa-vmm: ", env!("CARGO_PKG_VERSION")),
             "# machine: simulation",
             "# planned fault: hsa_amd_vmem_get_access#999=0x1000 (simulated runtime)",
             "# HSA_XNACK: 1",

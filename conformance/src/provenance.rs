@@ -7,6 +7,9 @@ use std::fmt;
 /// How a result was produced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
+    /// The version of `hsa-vmm`; empty if it is unknown.
+    #[serde(default)]
+    pub tool: String,
     /// The command line, including a preceding `hsa-vmm emulate`, `hsa-vmm vm` or `hsa-vmm rocr run`.
     pub command: String,
     /// The beginning of a command that repeats a part of the run. Options that select the part are
@@ -112,12 +115,13 @@ impl Provenance {
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
 
-    /// Returns how the result was produced, as names and values: command, machine, kernel, version of
-    /// `/dev/kfd`, planned faults and environment variables. Omits unknown values, except for the version.
+    /// Returns how the result was produced, as names and values: command, version, machine, kernel, version
+    /// of `/dev/kfd`, planned faults and environment variables. Omits unknown values, except for the version.
     #[must_use]
     pub fn properties(&self) -> Vec<(&str, String)> {
         let mut properties = vec![("command", self.command.clone())];
         let mut add = |name, value: Option<String>| properties.extend(value.map(|it| (name, it)));
+        add("hsa-vmm", Some(self.tool.clone()).filter(|version| !version.is_empty()));
         add("machine", self.machine.map(|machine| machine.to_string()));
         add("kernel", Some(self.kernel.clone()).filter(|kernel| !kernel.is_empty()));
         add("kfd version", self.kfd_version_text());

@@ -337,6 +337,24 @@ fn log_and_page_tables_are_appended() {
     }
 }
 
+/// AMD's runtime aborts the process after a GPU fault, so that the process does not exit normally.
+#[test]
+fn page_tables_are_written_at_a_gpu_fault() {
+    if test::fetch_releases("page_tables_are_written_at_a_gpu_fault").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let tables = folder.path().join("tables");
+    let options = ["--rocr", "7.2.4", "--fault", "GEM_VA.MAP=lost", "--page-tables"];
+    let program = [tables.to_str().unwrap(), "--", HSA_VMM, "bringup", "--until", "gpu"];
+    let output = run(&[&["emulate"], &options[..], &program].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stdout(&output).contains("--page-tables FILE"), "{output:?}");
+    let text = fs::read_to_string(tables).unwrap();
+    let (_, at_fault) = text.split_once(" at a GPU fault\n").unwrap();
+    assert!(at_fault.starts_with("gpu 0 id "), "{text}");
+}
+
 #[test]
 fn programs_that_cannot_be_emulated_are_rejected() {
     run_on_releases("programs_that_cannot_be_emulated_are_rejected", |fixture| {

@@ -50,7 +50,7 @@ impl Target for DriverTarget {
         const EXPORTING_CALLS: [&str; 2] = ["EXPORT_DMABUF", "PRIME_HANDLE_TO_FD"];
         const SIZE_QUERIES: [&str; 3] = ["AVAILABLE_MEMORY", "GET_DMABUF_INFO", "GEM_OP"];
         let is_engine = call == "COPY" || call == "FILL";
-        let maps = call == "GEM_VA" || call == "GEM_VA.MAP";
+        let maps = ["GEM_VA", "GEM_VA.MAP", "GEM_VA.REPLACE"].contains(&call);
         match fault {
             FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
             FaultKind::Late(_) => {
@@ -267,6 +267,15 @@ mod tests {
         {
             let error = Faults::parse(&format!("GEM_VA=EIO,{rule}")).unwrap_err();
             assert!(error.contains(&format!("{rule:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn replace_supports_the_faults_of_map() {
+        for effect in ["wide", "narrow", "shifted", "half", "unseen:5ms"] {
+            for call in ["GEM_VA.MAP", "GEM_VA.REPLACE"] {
+                Faults::parse(&format!("{call}={effect}")).unwrap();
+            }
         }
     }
 
