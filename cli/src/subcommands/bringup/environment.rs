@@ -279,7 +279,7 @@ impl Environment {
 
 /// Returns whether the GPUs of this virtual machine have no TLB.
 fn has_no_tlb() -> bool {
-    std::fs::read_to_string("/sys/module/hsa_vmm/parameters/tlb").is_ok_and(|tlb| tlb.trim() == "0")
+    std::fs::read_to_string("/sys/module/hsa_vmm/parameters/tlb").is_ok_and(|tlb| tlb.trim() == "N")
 }
 
 impl LevelRun {
