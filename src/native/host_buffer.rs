@@ -1,6 +1,6 @@
 //! Memory of the host that the driver of a GPU allocates (GTT), as a dma-buf.
 
-use super::page_table::{DriverError, FailedCall, KernelGpu, ioctl, open_device};
+use super::page_table::{DriverError, KernelGpu, ioctl, open_device};
 use super::{Failure, Native};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -80,7 +80,7 @@ impl Native {
         #[cfg(feature = "simulation")]
         if let Some(simulation) = self.simulation() {
             let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::OPNOTSUPP);
-            let failed = |error| FailedCall { call: "GEM_CREATE", errno: errno(error) };
+            let failed = |error| super::FailedCall { call: "GEM_CREATE", errno: errno(error) };
             return Ok(simulation.host_buffer(size as u64).map_err(failed)?);
         }
         let created = KernelGpu::of_node(node).and_then(|gpu| gtt_buffer(gpu, size));
