@@ -129,7 +129,7 @@ hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
 typedef struct hsavmm_segment {
-  int descriptor; /* a dma-buf; the caller must close it */
+  int descriptor; /* a dma-buf, close-on-exec; the caller must close it */
   size_t offset;  /* where the segment begins in the dma-buf, in bytes */
   size_t length;  /* in bytes */
 } hsavmm_segment;

@@ -58,6 +58,7 @@ mod queries;
 mod ranges;
 mod registered;
 mod retire;
+mod shareable;
 mod status;
 mod streams;
 mod transfer;

@@ -1,43 +1,30 @@
-//! HIP's calls of virtual memory management, except `hipMemGetHandleForAddressRange` (`ranges.rs`).
+//! HIP's calls of virtual memory management, except exports and imports (`shareable.rs`, `ranges.rs`).
 
 use crate::devices::device_error;
 use crate::errors;
-use crate::pointers::{address, not_null, read, read_each, try_read, try_read_bytes, write_out};
+use crate::pointers::{address, not_null, read, read_each, write_out};
 use crate::process::{Process, process};
 use crate::status::{Failure, run};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA,
-    LOCATION_INVALID, hipError_t, hipMemAccessDesc, hipMemAllocationProp, hipMemFabricHandle_t,
+    LOCATION_INVALID, hipError_t, hipMemAccessDesc, hipMemAllocationProp,
     hipMemGenericAllocationHandle_t, hipMemLocation, hipStream_t,
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::error::{ErrorKind, Operation, Problem};
 use hsa_vmm::hip::HipProfile;
-use hsa_vmm::vmm::{AllocationKind, FabricHandle, Granularity, Location};
+use hsa_vmm::vmm::{AllocationKind, Granularity, Location};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Vmm,
 };
-use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
 pub fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {
     Handle::from_bits(value as u64)
 }
 
-fn to_raw(handle: Handle) -> hipMemGenericAllocationHandle_t {
+pub fn to_raw(handle: Handle) -> hipMemGenericAllocationHandle_t {
     handle.to_bits() as hipMemGenericAllocationHandle_t
-}
-
-fn handle_type(number: c_uint) -> Result<HandleType, Failure> {
-    match number {
-        1 => Ok(HandleType::POSIX_FILE_DESCRIPTOR),
-        2 => Ok(HandleType::WIN32),
-        4 => Ok(HandleType::WIN32_KMT),
-        8 => Ok(HandleType::FABRIC),
-        other => {
-            Err(Failure::invalid_argument("type", format_args!("({other}) is not a handle type")))
-        }
-    }
 }
 
 /// Converts C's properties. Rejects what the profile's release of HIP does not support. `hsa_vmm` makes all other
@@ -376,93 +363,6 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
         };
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("prop", prop, result) }
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemExportToShareableHandle(
-    result: *mut c_void,
-    raw: hipMemGenericAllocationHandle_t,
-    kind: c_uint,
-    flags: c_ulonglong,
-) -> hipError_t {
-    run("hipMemExportToShareableHandle", || {
-        let process = process()?;
-        let vmm = process.vmm()?;
-        not_null("shareable", result)?;
-        let kind = handle_type(kind)?;
-        Operation::ExportToShareableHandle.check_flags(flags)?;
-        if kind == HandleType::FABRIC {
-            let data = vmm.export_to_fabric_handle(handle(raw))?.to_bytes();
-            // SAFETY: the C caller passes null or a writable pointer to a `hipMemFabricHandle_t` (lib.rs).
-            return unsafe { write_out("shareable", result.cast(), hipMemFabricHandle_t { data }) };
-        }
-        let descriptor = vmm.export_to_shareable_handle(handle(raw), kind)?;
-        // SAFETY: the C caller passes null or a writable pointer to an `int` (lib.rs).
-        unsafe { write_out("shareable", result.cast::<c_int>(), descriptor.into_raw_fd()) }
-    })
-}
-
-/// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a pointer to it
-/// (earlier releases). Programs pass either form with either profile. The first 65,536 addresses are never mapped
-/// (`vm.mmap_min_addr`), so a smaller number is a descriptor. A larger number is a descriptor if it is not the address
-/// of readable memory, and the descriptor is open.
-fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
-    let invalid = |problem: &str| {
-        let problem = format!("({os_handle:p}) {problem}");
-        Failure::invalid_argument("os_handle", problem)
-    };
-    let number = match os_handle as usize {
-        number @ ..0x1_0000 => number as RawFd,
-        number => match try_read(os_handle.cast())? {
-            Some(number) => number,
-            None => open_descriptor(number).ok_or_else(|| {
-                invalid(
-                    "is neither a file descriptor nor a pointer to one: the address is not mapped",
-                )
-            })?,
-        },
-    };
-    match number {
-        0.. => Ok(number),
-        _ => Err(invalid("points to a negative number, which is not a file descriptor")),
-    }
-}
-
-/// Returns a number as a descriptor, if a file is open under this number.
-fn open_descriptor(number: usize) -> Option<RawFd> {
-    let number = RawFd::try_from(number).ok()?;
-    // SAFETY: the call reads the flags of a descriptor, if there is one, and changes nothing.
-    (unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0).then_some(number)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemImportFromShareableHandle(
-    result: *mut hipMemGenericAllocationHandle_t,
-    os_handle: *mut c_void,
-    kind: c_uint,
-) -> hipError_t {
-    run("hipMemImportFromShareableHandle", || {
-        let process = process()?;
-        let vmm = process.vmm()?;
-        not_null("handle", result)?;
-        let kind = handle_type(kind)?;
-        if kind == HandleType::FABRIC {
-            not_null("os_handle", os_handle)?;
-            let data = try_read_bytes(os_handle)?.ok_or_else(|| {
-                Failure::invalid_argument("os_handle", "does not point to 64 readable bytes")
-            })?;
-            let imported = vmm.import_from_fabric_handle(&FabricHandle::from_bytes(data))?;
-            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-            return unsafe { write_out("handle", result, to_raw(imported)) };
-        }
-        let number = descriptor_number(os_handle)?;
-        // SAFETY: until the kernel has checked that the descriptor is open, the library uses only its
-        // number. The C caller keeps the descriptor open during this call.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-        let imported = vmm.import_from_shareable_handle(descriptor, kind)?;
-        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("handle", result, to_raw(imported)) }
     })
 }
 

@@ -56,6 +56,15 @@ fn use_after_free_is_reported() {
 }
 
 #[test]
+fn import_reports_closed_descriptor() {
+    assert_messages(&[
+        ("closed descriptor", "file descriptor 777 is not open in this process"),
+        ("closed descriptor", "exec closes exported descriptors"),
+        ("pipe", "is not memory that this runtime can import"),
+    ]);
+}
+
+#[test]
 fn messages_name_functions_of_c() {
     assert_messages(&[
         ("granule", "(hipMemGetAllocationGranularity)"),

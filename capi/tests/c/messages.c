@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SIZE = 1 << 21 };
 
@@ -53,6 +54,16 @@ static void print_messages_about_freed_memory(void) {
   FAILS("unmap hipMalloc", hipMemUnmap(ptr, SIZE), hipErrorInvalidValue);
   FAILS("retain hipMalloc", hipMemRetainAllocationHandle(&handle, ptr), hipErrorInvalidValue);
   OK(hipFree(ptr));
+}
+
+static void print_messages_about_descriptors(void) {
+  const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
+  hipMemGenericAllocationHandle_t handle;
+  int ends[2];
+  FAILS("closed descriptor", hipMemImportFromShareableHandle(&handle, (void *)777, posix),
+        hipErrorInvalidValue);
+  if (pipe(ends) != 0) exit(1);
+  FAILS("pipe", hipMemImportFromShareableHandle(&handle, ends, posix), hipErrorInvalidValue);
 }
 
 static void print_virtual_memory_messages(void) {
@@ -133,6 +144,7 @@ static void print_messages_about_lists(void) {
 int main(void) {
   print_ipc_messages();
   print_messages_about_freed_memory();
+  print_messages_about_descriptors();
   print_virtual_memory_messages();
   print_messages_of_retire_queues();
   print_messages_about_lists();

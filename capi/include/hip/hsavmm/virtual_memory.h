@@ -188,8 +188,10 @@ hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAlloc
  *   the simulation, as memory of the host). */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
-/* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a
- * hipMemFabricHandle_t, which does not keep the memory alive. */
+/* Writes a file descriptor (`int`), which the caller must close. As in HIP, the descriptor is close-on-exec: a program
+ * that this process starts does not inherit it. Send it over a Unix socket (SCM_RIGHTS), or call
+ * fcntl(descriptor, F_SETFD, 0) before fork and exec. With hipMemHandleTypeFabric, writes a hipMemFabricHandle_t, which
+ * does not keep the memory alive. */
 hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocationHandle_t handle,
                                          hipMemAllocationHandleType type,
                                          unsigned long long flags);
@@ -209,11 +211,11 @@ typedef enum hipMemRangeFlags {
   hipMemRangeFlagsMax = 0x7fffffff
 } hipMemRangeFlags;
 
-/* Writes the descriptor (`int`) of a dma-buf, which the caller must close. `ptr` is the start of memory of hipMalloc
- * or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range needs several dma-bufs, or does
- * not begin at the start of its dma-buf. hsavmm_export_address_range() exports these ranges, too. The descriptor
- * gives access to the whole dma-buf, also outside the range: to the other parts of the allocation, and to small
- * allocations of hipMalloc that share the dma-buf. */
+/* Writes the descriptor (`int`) of a dma-buf, which the caller must close. As in HIP, the descriptor is close-on-exec.
+ * `ptr` is the start of memory of hipMalloc or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the
+ * range needs several dma-bufs, or does not begin at the start of its dma-buf. hsavmm_export_address_range() exports
+ * these ranges, too. The descriptor gives access to the whole dma-buf, also outside the range: to the other parts of
+ * the allocation, and to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
                                           hipMemRangeHandleType type, unsigned long long flags);
 /* Returns the handle of the memory mapped at an address, and adds a reference to the handle. */
