@@ -4,6 +4,7 @@ use crate::errors;
 use crate::objects::lock;
 use crate::status::Failure;
 use core::ffi::{c_int, c_uint, c_void};
+use core::fmt::Display;
 use core::ops::Range;
 use hsa_vmm::error::Rejected;
 use hsa_vmm::ipc::OpenedMemory;
@@ -190,7 +191,11 @@ impl Allocations {
     }
 
     /// Frees the allocation that starts at an address. If there is none, `problem` says why.
-    pub fn free(&self, at: Address, problem: impl FnOnce() -> &'static str) -> Result<(), Failure> {
+    pub fn free<D: Display>(
+        &self,
+        at: Address,
+        problem: impl FnOnce() -> D,
+    ) -> Result<(), Failure> {
         let removed = lock(&self.allocated).remove(&at.get());
         let allocation = removed.ok_or_else(|| Failure::invalid_argument("ptr", problem()))?;
         self.free_removed(allocation)

@@ -74,7 +74,7 @@ impl Endpoint {
             let offset = offset_in(opened.address(), opened.size())?;
             return Ok(Self::Opened(opened, offset));
         }
-        if is_reserved(process, at) {
+        if process.is_reserved(at) {
             return Ok(Self::Mapped(mapped_parts(process.vmm()?, argument, (at, size), needed)?));
         }
         if is_library_memory(process, Address::new(end - 1)) {
@@ -196,16 +196,11 @@ impl Endpoint {
     }
 }
 
-/// Returns whether an address is in a reservation.
-fn is_reserved(process: &Process, at: Address) -> bool {
-    process.vmm().is_ok_and(|vmm| vmm.reservation_at(at).is_some())
-}
-
 /// Returns whether an address belongs to this library: allocated, opened or reserved, or memory of an area that does
 /// not map memory of the program.
 fn is_library_memory(process: &Process, at: Address) -> bool {
     process.objects.area_at(at).is_some_and(|found| !found.is_program_memory)
-        || is_reserved(process, at)
+        || process.is_reserved(at)
         || process.allocations.at(at).is_some()
         || process.allocations.opened_at(at).is_some()
 }

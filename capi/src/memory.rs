@@ -208,13 +208,7 @@ fn free(ptr: *mut c_void) -> Result<(), Failure> {
     if ptr.is_null() {
         return Ok(());
     }
-    process.allocations.free(address(ptr), || {
-        let vmm = process.vmm().ok();
-        match vmm.and_then(|vmm| vmm.reservation_at(address(ptr))) {
-            Some(_) => "is virtual memory: unmap it (hipMemUnmap), and free its addresses (hipMemAddressFree)",
-            None => "is not the start of an allocation: not allocated, or freed already",
-        }
-    })
+    process.allocations.free(address(ptr), || process.why_not_freeable(address(ptr)))
 }
 
 #[unsafe(no_mangle)]

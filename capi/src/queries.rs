@@ -69,6 +69,36 @@ impl Process {
         self.find_mapping(at).or_else(|| self.find_in_area(at).map(MemoryAtAddress::Area))
     }
 
+    /// Returns whether an address is in a reservation.
+    pub fn is_reserved(&self, at: Address) -> bool {
+        self.vmm().is_ok_and(|vmm| vmm.reservation_at(at).is_some())
+    }
+
+    /// Describes why no allocation starts at an address.
+    pub fn why_not_freeable(&self, at: Address) -> String {
+        let problem = match self.find(at) {
+            Some(MemoryAtAddress::Allocation(allocation)) => {
+                let start = allocation.memory.address();
+                return format!("is inside the allocation at {start}; pass the start");
+            }
+            Some(MemoryAtAddress::Opened(..)) => {
+                "belongs to another process: close it (hipIpcCloseMemHandle)"
+            }
+            Some(
+                MemoryAtAddress::Registered(_)
+                | MemoryAtAddress::Area(AreaRange { buffer_id: Some(_), .. }),
+            ) => "is memory of hipHostRegister: unregister it (hipHostUnregister)",
+            _ if self.objects.area_at(at).is_some() => {
+                "is memory of an area: unmap it (hsavmm_area_munmap)"
+            }
+            _ if self.is_reserved(at) => {
+                "is virtual memory: unmap it (hipMemUnmap), and free its addresses (hipMemAddressFree)"
+            }
+            _ => "is not the start of an allocation: not allocated, or freed already",
+        };
+        problem.to_owned()
+    }
+
     fn find_mapping(&self, at: Address) -> Option<MemoryAtAddress> {
         let vmm = self.vmm().ok()?;
         let (start, size) = vmm.mapped_range_at(at)?;

@@ -56,6 +56,16 @@ fn use_after_free_is_reported() {
 }
 
 #[test]
+fn free_names_the_function_for_other_memory() {
+    assert_messages(&[
+        ("free inside", "`ptr` is inside the allocation at 0x"),
+        ("free registered", "memory of hipHostRegister: unregister it (hipHostUnregister)"),
+        ("free device pointer", "memory of hipHostRegister: unregister it (hipHostUnregister)"),
+        ("free area", "is memory of an area: unmap it (hsavmm_area_munmap)"),
+    ]);
+}
+
+#[test]
 fn import_reports_closed_descriptor() {
     assert_messages(&[
         ("closed descriptor", "file descriptor 777 is not open in this process"),

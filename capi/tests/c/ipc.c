@@ -36,11 +36,18 @@ static void expect_not_shareable(void *ptr) {
   CHECK(is_capable == 0);
 }
 
+/* Only the process that allocated memory can free it. */
+static void expect_not_freeable(void *ptr) {
+  EXPECT_ERROR(hipFree(ptr), hipErrorInvalidValue);
+  CHECK(strstr(hsavmm_last_message(), "another process: close it (hipIpcCloseMemHandle)") != NULL);
+}
+
 static void close_at_interior_addresses(const struct shared_handles *handles) {
   void *first, *second;
   EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, handles->start, lazy_peer_access));
   expect_numbers(first, 1);
   expect_not_shareable(at(first, 16));
+  expect_not_freeable(first);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 16)));
   expect_closed(first);
   /* Memory that was opened twice must be closed twice. */

@@ -51,9 +51,26 @@ static void print_messages_about_freed_memory(void) {
   FAILS("fill freed", hipMemset(ptr, 0, 64), hipErrorInvalidValue);
   OK(hipMalloc(&ptr, SIZE));
   FAILS("wrong kind", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToHost), hipErrorInvalidValue);
+  FAILS("free inside", hipFree((char *)ptr + 8), hipErrorInvalidValue);
   FAILS("unmap hipMalloc", hipMemUnmap(ptr, SIZE), hipErrorInvalidValue);
   FAILS("retain hipMalloc", hipMemRetainAllocationHandle(&handle, ptr), hipErrorInvalidValue);
   OK(hipFree(ptr));
+}
+
+static void print_messages_about_other_memory(void) {
+  static int page[1024];
+  hsavmm_area_t area;
+  void *ptr, *device_ptr;
+  OK(hipHostRegister(page, sizeof page, 0));
+  OK(hipHostGetDevicePointer(&device_ptr, page, 0));
+  FAILS("free registered", hipFree(page), hipErrorInvalidValue);
+  FAILS("free device pointer", hipHostFree(device_ptr), hipErrorInvalidValue);
+  OK(hipHostUnregister(page));
+  OK(hsavmm_area_create(&area, 0, 0));
+  OK(hsavmm_area_mmap(area, &ptr, SIZE, NULL));
+  FAILS("free area", hipFreeAsync(ptr, NULL), hipErrorInvalidValue);
+  OK(hsavmm_area_munmap(area, ptr));
+  OK(hsavmm_area_destroy(area));
 }
 
 static void print_messages_about_descriptors(void) {
@@ -144,6 +161,7 @@ static void print_messages_about_lists(void) {
 int main(void) {
   print_ipc_messages();
   print_messages_about_freed_memory();
+  print_messages_about_other_memory();
   print_messages_about_descriptors();
   print_virtual_memory_messages();
   print_messages_of_retire_queues();
