@@ -99,6 +99,15 @@ impl Process {
         problem.to_owned()
     }
 
+    /// Describes an address at which this library has no memory.
+    pub fn unknown_memory(&self, argument: &str, at: Address) -> Failure {
+        let problem = match self.is_reserved(at) {
+            true => "is reserved, but not mapped: map memory first (hipMemMap)",
+            false => "is not memory of this library: not allocated, or freed already",
+        };
+        Failure::invalid_argument(argument, problem)
+    }
+
     fn find_mapping(&self, at: Address) -> Option<MemoryAtAddress> {
         let vmm = self.vmm().ok()?;
         let (start, size) = vmm.mapped_range_at(at)?;
@@ -236,10 +245,6 @@ const UNREGISTERED: hipPointerAttribute_t = hipPointerAttribute_t {
     allocation_flags: 0,
 };
 
-fn unknown_memory() -> Failure {
-    Failure::invalid_argument("ptr", "is not memory of this library")
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipPointerGetAttributes(
     attributes: *mut hipPointerAttribute_t,
@@ -352,7 +357,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 )),
             }
         }?;
-        found.map(drop).ok_or_else(unknown_memory)
+        found.map(drop).ok_or_else(|| process.unknown_memory("ptr", address(ptr)))
     })
 }
 
@@ -378,8 +383,10 @@ unsafe extern "C" fn hipPointerSetAttribute(
             return Err(Failure::invalid_argument("value", problem));
         }
         let found = process.find(address(ptr));
-        let found = found
-            .ok_or_else(|| Failure { code: errors::INVALID_DEVICE_POINTER, ..unknown_memory() })?;
+        let found = found.ok_or_else(|| Failure {
+            code: errors::INVALID_DEVICE_POINTER,
+            ..process.unknown_memory("ptr", address(ptr))
+        })?;
         if let MemoryAtAddress::Allocation(allocation) = found {
             allocation.sync_memops.store(value == 1, Ordering::Relaxed);
         }
@@ -397,8 +404,8 @@ unsafe extern "C" fn hipMemGetAddressRange(
         let process = process()?;
         process.devices.require()?;
         let Some(found) = process.find(address(ptr)) else {
-            let message = "`ptr` is not memory of this library";
-            return Err(Failure::new(errors::NOT_FOUND, message));
+            let unknown = process.unknown_memory("ptr", address(ptr));
+            return Err(Failure { code: errors::NOT_FOUND, ..unknown });
         };
         let (start, bytes) = found.range();
         // Either result pointer may be null, as in HIP.

@@ -170,10 +170,8 @@ unsafe extern "C" fn hipHostGetDevicePointer(
             return Err(Failure::invalid_argument("flags", "must be 0"));
         }
         // As in HIP, memory of a device has a device pointer, too.
-        let found = process.device_pointer(host_ptr).ok_or_else(|| {
-            let problem = "is not memory of this library: not allocated, or freed already";
-            Failure::invalid_argument("host_ptr", problem)
-        })?;
+        let found = process.device_pointer(host_ptr);
+        let found = found.ok_or_else(|| process.unknown_memory("host_ptr", address(host_ptr)))?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device_ptr", device_ptr, found) }
     })

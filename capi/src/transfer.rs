@@ -272,8 +272,7 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
     let target = Endpoint::of(&process, "destination", range, Access::ReadWrite)?;
     // The program's own memory cannot be filled.
     if !target.may_be_declared(true) {
-        let problem = "is not memory of this library: not allocated, or freed already";
-        return Err(Failure::invalid_argument("destination", problem));
+        return Err(process.unknown_memory("destination", address(destination)));
     }
     // The buffer's size is a multiple of every pattern's size.
     let mut bytes = buffer(size)?;

@@ -50,6 +50,7 @@ fn use_after_free_is_reported() {
         ),
         ("retain hipMalloc", "the address is memory of hipMalloc"),
         ("free mapped", "is virtual memory: unmap it (hipMemUnmap)"),
+        ("range of freed", "`ptr` is not memory of this library: not allocated, or freed already"),
     ]);
     let messages = messages();
     assert!(!messages["wrong kind"].contains("freed"), "{}", messages["wrong kind"]);
@@ -62,6 +63,16 @@ fn free_names_the_function_for_other_memory() {
         ("free registered", "memory of hipHostRegister: unregister it (hipHostUnregister)"),
         ("free device pointer", "memory of hipHostRegister: unregister it (hipHostUnregister)"),
         ("free area", "is memory of an area: unmap it (hsavmm_area_munmap)"),
+    ]);
+}
+
+#[test]
+fn reserved_address_without_memory_is_reported() {
+    let reserved = "is reserved, but not mapped: map memory first (hipMemMap)";
+    assert_messages(&[
+        ("range of reserved", reserved),
+        ("attribute of reserved", reserved),
+        ("device pointer of reserved", reserved),
     ]);
 }
 

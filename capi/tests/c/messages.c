@@ -46,6 +46,7 @@ static void print_messages_about_freed_memory(void) {
   OK(hipMalloc(&ptr, SIZE));
   OK(hipFree(ptr));
   FAILS("double free", hipFree(ptr), hipErrorInvalidValue);
+  FAILS("range of freed", hipMemGetAddressRange(NULL, NULL, ptr), hipErrorNotFound);
   FAILS("copy to freed", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToDevice), hipErrorInvalidValue);
   FAILS("copy from freed", hipMemcpy(bytes, ptr, 64, hipMemcpyDeviceToHost), hipErrorInvalidValue);
   FAILS("fill freed", hipMemset(ptr, 0, 64), hipErrorInvalidValue);
@@ -71,6 +72,18 @@ static void print_messages_about_other_memory(void) {
   FAILS("free area", hipFreeAsync(ptr, NULL), hipErrorInvalidValue);
   OK(hsavmm_area_munmap(area, ptr));
   OK(hsavmm_area_destroy(area));
+}
+
+static void print_messages_about_reservations(void) {
+  void *ptr, *device_ptr;
+  unsigned int id;
+  OK(hipMemAddressReserve(&ptr, SIZE, 0, NULL, 0));
+  FAILS("range of reserved", hipMemGetAddressRange(NULL, NULL, ptr), hipErrorNotFound);
+  FAILS("attribute of reserved",
+        hipPointerGetAttribute(&id, HIP_POINTER_ATTRIBUTE_BUFFER_ID, ptr), hipErrorInvalidValue);
+  FAILS("device pointer of reserved", hipHostGetDevicePointer(&device_ptr, ptr, 0),
+        hipErrorInvalidValue);
+  OK(hipMemAddressFree(ptr, SIZE));
 }
 
 static void print_messages_about_descriptors(void) {
@@ -162,6 +175,7 @@ int main(void) {
   print_ipc_messages();
   print_messages_about_freed_memory();
   print_messages_about_other_memory();
+  print_messages_about_reservations();
   print_messages_about_descriptors();
   print_virtual_memory_messages();
   print_messages_of_retire_queues();
