@@ -106,7 +106,7 @@ impl Endpoint {
                 argument,
                 "contradicts `kind`: it is not device memory (not allocated, or freed already)",
             ),
-            _ => Failure::invalid_argument(argument, "contradicts `kind` (device or host memory)"),
+            _ => Failure::invalid_argument(argument, "contradicts `kind`: it is device memory"),
         })
     }
 

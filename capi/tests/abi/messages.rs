@@ -50,10 +50,9 @@ fn use_after_free_is_reported() {
         ),
         ("retain hipMalloc", "the address is memory of hipMalloc"),
         ("free mapped", "is virtual memory: unmap it (hipMemUnmap)"),
+        ("wrong kind", "`destination` contradicts `kind`: it is device memory: hipError"),
         ("range of freed", "`ptr` is not memory of this library: not allocated, or freed already"),
     ]);
-    let messages = messages();
-    assert!(!messages["wrong kind"].contains("freed"), "{}", messages["wrong kind"]);
 }
 
 #[test]
