@@ -2,13 +2,17 @@
 
 /// Parts of messages, each with the text that replaces the part. If one part contains another, the longer part comes
 /// first.
-const NAMES: [(&str, &str); 34] = [
+const NAMES: [(&str, &str); 35] = [
     ("Vmm::address_reserve", "hipMemAddressReserve"),
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
     ("Vmm::copy", "hipMemcpy"),
     ("Vmm::export_to_shareable_handle", "hipMemExportToShareableHandle"),
     ("Vmm::quarantined_ranges", "hsavmm_quarantine"),
     (" (Vmm::mapped_range_at)", ""),
+    (
+        " of this Vmm, or the reservation was freed already",
+        ", or the reservation was freed already, or was made before hsavmm_shut_down",
+    ),
     (" of this Vmm", ""),
     ("; for reservations, Vmm::reservation_granule", ""),
     (", or `grant` of the mapping or buffer", ""),

@@ -197,12 +197,15 @@ pub enum Problem {
     NotMultipleOfFour,
     /// The range is not, or not entirely, inside one reservation.
     #[error(
-        "is not inside one reservation of this Vmm; reserve addresses first (Vmm::address_reserve), or make one call for \
-         each reservation"
+        "is not inside one reservation of this Vmm, or the reservation was freed already; reserve addresses first \
+         (Vmm::address_reserve), or make one call for each reservation"
     )]
     NotReserved,
     /// The address is not the start of a reservation.
-    #[error("is not the start of a reservation; pass what Vmm::address_reserve returned")]
+    #[error(
+        "is not the start of a reservation of this Vmm, or the reservation was freed already; pass what \
+         Vmm::address_reserve returned"
+    )]
     NotAReservation,
     /// The size is not the size of the reservation. Contains the size of the reservation.
     #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]

@@ -66,6 +66,16 @@ fn free_names_the_function_for_other_memory() {
 }
 
 #[test]
+fn freed_reservation_is_reported() {
+    let freed = "or the reservation was freed already, or was made before hsavmm_shut_down";
+    assert_messages(&[
+        ("double address free", freed),
+        ("unmap of freed", freed),
+        ("address free after shut-down", freed),
+    ]);
+}
+
+#[test]
 fn reserved_address_without_memory_is_reported() {
     let reserved = "is reserved, but not mapped: map memory first (hipMemMap)";
     assert_messages(&[

@@ -84,6 +84,11 @@ static void print_messages_about_reservations(void) {
   FAILS("device pointer of reserved", hipHostGetDevicePointer(&device_ptr, ptr, 0),
         hipErrorInvalidValue);
   OK(hipMemAddressFree(ptr, SIZE));
+  FAILS("double address free", hipMemAddressFree(ptr, SIZE), hipErrorInvalidValue);
+  FAILS("unmap of freed", hipMemUnmap(ptr, SIZE), hipErrorInvalidValue);
+  OK(hipMemAddressReserve(&ptr, SIZE, 0, NULL, 0));
+  OK(hsavmm_shut_down());
+  FAILS("address free after shut-down", hipMemAddressFree(ptr, SIZE), hipErrorInvalidValue);
 }
 
 static void print_messages_about_descriptors(void) {
