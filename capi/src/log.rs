@@ -1,6 +1,7 @@
 //! The library's log on standard error, which `HSA_VMM_LOG` enables for C programs.
 
 use crate::errors;
+use crate::process::Backend;
 use crate::status::Failure;
 use hsa_vmm::hsa_sys::library::is_privileged;
 use hsa_vmm::runtime::{printable, trusted_environment_variable};
@@ -35,22 +36,30 @@ pub fn init() {
 }
 
 /// Prints, once in a process, why no runtime was opened: the program can ignore errors or print only their numbers.
-/// `HSA_VMM_LOG=off` disables the message. `names_file` means that the program has named the runtime's file.
-pub fn print_open_failure(failure: &Failure, names_file: bool) {
+/// `HSA_VMM_LOG=off` disables the message. `backend` is the program's choice of the runtime.
+pub fn print_open_failure(failure: &Failure, backend: &Backend) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     let is_off = trusted_environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
     if is_off || PRINTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // Other errors are about the configuration, such as an invalid environment variable.
-    if failure.code != errors::NO_DEVICE {
+    let is_simulation = match backend {
+        Backend::Automatic => {
+            trusted_environment_variable("HSA_VMM_RUNTIME").is_some_and(|name| name == "sim")
+        }
+        Backend::File(_) => false,
+        Backend::Simulation(_) => true,
+    };
+    // Errors of the simulation, and errors with other codes, are about the configuration, such as an invalid
+    // environment variable.
+    if failure.code != errors::NO_DEVICE || is_simulation {
         return print(&failure.message);
     }
     print(&format!("no runtime: {}", failure.message));
     // The variables that select another runtime have no effect in a privileged program, or if the program has named the
     // file. `hsa-vmm emulate` has selected a runtime already.
     let is_emulated = std::env::var("HSA_VMM_UNDER").is_ok_and(|it| it.starts_with("emulate"));
-    if is_privileged() || names_file || is_emulated {
+    if is_privileged() || matches!(backend, Backend::File(_)) || is_emulated {
         return;
     }
     if cfg!(feature = "simulation") {

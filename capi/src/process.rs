@@ -4,7 +4,6 @@ use crate::allocations::Allocations;
 use crate::devices::{Devices, visible_devices};
 use crate::errors;
 use crate::forks::Users;
-use crate::names::with_c_names;
 use crate::objects::Objects;
 use crate::registered::Registered;
 use crate::status::Failure;
@@ -150,9 +149,8 @@ pub fn process() -> Result<Arc<Process>, Failure> {
         return Ok(process);
     }
     let settings = with_state(|state| state.settings.clone());
-    let names_file = matches!(settings.runtime, Backend::File(_));
     let opened = Process::open(&settings)
-        .inspect_err(|failure| crate::log::print_open_failure(failure, names_file));
+        .inspect_err(|failure| crate::log::print_open_failure(failure, &settings.runtime));
     let process = Arc::new(opened?);
     with_state(|state| state.open = Some(process.clone()));
     Ok(process)
@@ -200,7 +198,7 @@ impl Process {
             None => page_tables_from_environment()?,
         };
         let runtime = match &settings.runtime {
-            Backend::Automatic => Runtime::load().map_err(open_failure)?,
+            Backend::Automatic => Runtime::load()?,
             // SAFETY: hsavmm.h requires that the caller of hsavmm_use_runtime() trusts the file.
             Backend::File(path) => unsafe { Runtime::load_from(path) }.map_err(file_failure)?,
             Backend::Simulation(configuration) => simulated(configuration)?,
@@ -258,8 +256,10 @@ impl Process {
 #[cfg(feature = "simulation")]
 fn simulated(configuration: &str) -> Result<Runtime, Failure> {
     let configuration = configuration.parse::<hsa_vmm::simulation::Config>();
-    let invalid = |error| Failure::new(errors::NOT_INITIALIZED, error);
-    Runtime::simulated(configuration.map_err(invalid)?).map_err(open_failure)
+    // `hsavmm_use_simulation` has checked its argument.
+    let invalid =
+        |error| Failure::new(errors::NO_DEVICE, format_args!("HSA_SIM is not understood: {error}"));
+    Ok(Runtime::simulated(configuration.map_err(invalid)?)?)
 }
 
 #[cfg(not(feature = "simulation"))]
@@ -267,7 +267,7 @@ pub const WITHOUT_SIMULATION: &str = "libhsavmm was built without the feature `s
 
 #[cfg(not(feature = "simulation"))]
 fn simulated(_: &str) -> Result<Runtime, Failure> {
-    Err(Failure::new(errors::NOT_INITIALIZED, WITHOUT_SIMULATION))
+    Err(Failure::new(errors::NO_DEVICE, WITHOUT_SIMULATION))
 }
 
 fn profile_from_environment() -> Result<HipProfile, Failure> {
@@ -293,21 +293,9 @@ fn page_tables_from_environment() -> Result<bool, Failure> {
 /// Converts the error of opening the file that `hsavmm_use_runtime` has named. Replaces the advice of a missing
 /// runtime, to set `HSA_VMM_RUNTIME`.
 fn file_failure(error: Error) -> Failure {
-    let ErrorKind::Load(reasons) = error.kind() else { return open_failure(error) };
+    let ErrorKind::Load(reasons) = error.kind() else { return error.into() };
     let message = format!(
         "{reasons}\nthe program has named this file (hsavmm_use_runtime), so HSA_VMM_RUNTIME has no effect"
     );
     Failure::new(errors::NO_DEVICE, message)
-}
-
-/// Converts the error of opening a runtime: "no device" if the runtime is missing or does not start. HIP's calls return
-/// this error if HIP has found no device, for whatever reason (`HIP_INIT_API` in ROCm/clr).
-fn open_failure(error: Error) -> Failure {
-    let code = match error.kind() {
-        ErrorKind::Load(_) | ErrorKind::OutOfDescriptors | ErrorKind::Start { .. } => {
-            errors::NO_DEVICE
-        }
-        _ => errors::NOT_INITIALIZED,
-    };
-    Failure::new(code, with_c_names(&error))
 }

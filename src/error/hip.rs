@@ -18,7 +18,7 @@ impl Error {
     /// | any other invalid argument; a buffer is in the wrong state for the call | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `map`: the offset is not 0, and the library does not control the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | anything else that is not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
-    /// | no runtime was found, or the runtime has no CPU; the simulation did not start; `Vmm::open`, `Ipc::open`: there is no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
+    /// | no runtime was found; the runtime or the simulation did not start, for any reason; its agents could not be discovered; `Vmm::open`, `Ipc::open`: there is no GPU | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | `address_reserve`, `create`, `allocate`: the runtime or a system call failed, or no file descriptor is left | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | any other operation: a system call failed, no file descriptor is left, or a socket is taken (HIP documents no error) | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
@@ -30,10 +30,18 @@ impl Error {
     /// | `pause`, `resume`: the runtime failed to reserve or to allocate | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | any other failure of the runtime or of another process | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the range is quarantined; pages are lost; a signal did not fire | `hipErrorUnknown` | `hipErrorUnknown` |
-    /// | the process is a forked child; `hsa_init` failed | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
+    /// | the process is a forked child | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
     pub fn hip(&self, profile: HipProfile) -> HipError {
         let operation = self.operation;
         match self.kind {
+            ErrorKind::Forked => HipError::NotInitialized,
+            // HIP's calls return this error if HIP has found no device, for whatever reason (`HIP_INIT_API` in
+            // ROCm/clr).
+            _ if opens_runtime(operation) => HipError::NoDevice,
+            ErrorKind::Load(_)
+            | ErrorKind::Start { .. }
+            | ErrorKind::NoCpu
+            | ErrorKind::Simulation(_) => HipError::NoDevice,
             ErrorKind::InvalidArgument { argument, problem, .. } => {
                 argument_code(profile, operation, argument, problem)
             }
@@ -67,8 +75,6 @@ impl Error {
             ErrorKind::NotShared { .. } | ErrorKind::Paused | ErrorKind::NotPaused => {
                 HipError::InvalidValue
             }
-            ErrorKind::Forked | ErrorKind::Start { .. } => HipError::NotInitialized,
-            ErrorKind::Load(_) | ErrorKind::NoCpu | ErrorKind::Simulation(_) => HipError::NoDevice,
             ErrorKind::SameProcess => HipError::InvalidContext,
             ErrorKind::Unavailable { .. } => HipError::InvalidDevicePointer,
             ErrorKind::BeingOpened
@@ -85,6 +91,10 @@ impl Error {
             | ErrorKind::OutsideDmaBuf { .. } => HipError::Unknown,
         }
     }
+}
+
+fn opens_runtime(operation: Operation) -> bool {
+    matches!(operation, Operation::Load | Operation::Start | Operation::Discover)
 }
 
 fn is_allocation(operation: Operation) -> bool {
@@ -162,7 +172,6 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         | Operation::GetMemHandle
         | Operation::CloseMemHandle => HipError::InvalidValue,
         Operation::OpenMemHandle => HipError::InvalidDevicePointer,
-        Operation::Discover => HipError::NoDevice,
         _ => HipError::Unknown,
     }
 }
@@ -210,18 +219,29 @@ mod tests {
                 | "get_mem_handle"
                 | "close_mem_handle" => 1,
                 "open_mem_handle" => 17,
-                "discover" => 100,
+                "load" | "start" | "discover" => 100,
                 _ => 999,
             };
             let error = Error::new(operation, kind);
             assert_eq!(error.hip(HipProfile::Hip7).code(), expected, "{error}");
-            let expected = if expected == 2 { 2 } else { 304 };
+            let expected = if [2, 100].contains(&expected) { expected } else { 304 };
             let system = ErrorKind::System { call: "mmap", errno: crate::error::Errno::NOMEM };
             for kind in [ErrorKind::OutOfDescriptors, system] {
                 let error = Error::new(operation, kind);
                 assert_eq!(error.hip(HipProfile::Hip7).code(), expected, "{error}");
             }
         }
+    }
+
+    #[test]
+    fn runtime_that_does_not_start_is_no_device() {
+        let simulation = || ErrorKind::Simulation("HSA_SIM is not understood".into());
+        let kinds = [simulation(), ErrorKind::NoCpu, ErrorKind::OutOfDescriptors];
+        let code = |operation, kind| Error::new(operation, kind).hip(HipProfile::Hip7).code();
+        for kind in kinds {
+            assert_eq!(code(Operation::Start, kind.clone()), 100, "{kind}");
+        }
+        assert_eq!(code(Operation::Load, ErrorKind::Forked), 3);
     }
 
     #[test]

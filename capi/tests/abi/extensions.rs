@@ -269,6 +269,19 @@ fn missing_runtime_error_lists_attempts() {
     }
 }
 
+/// HIP returns `hipErrorNoDevice` if it finds no device, for whatever reason. Programs then go on without a GPU.
+#[test]
+fn simulation_that_does_not_start_is_no_device() {
+    let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
+    for configuration in ["gpu=2", "gpus=two", "vram=1x"] {
+        let output = program.on_simulation(configuration).output().unwrap();
+        assert_eq!(expect_success(&output, configuration), "hipErrorNoDevice 0:\n");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let reason = "cannot start the HSA runtime: the simulation did not start: HSA_SIM";
+        assert!(errors.starts_with(&format!("libhsavmm: {reason}")), "{errors}");
+    }
+}
+
 #[test]
 fn log_is_printed_on_request() {
     let program = Program::compile("examples/cycle.c", Language::C99, &[]);
