@@ -166,11 +166,21 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings in one reservation. If the call fails,
  * nothing has changed. hipErrorNotSupported if `desc` names the host, and the memory is of a GPU without a large BAR,
- * unlike in HIP. Devices that `desc` does not name keep their access. If `desc` does not name the host, the host
- * gets the highest access that any device has, unlike in HIP. In two cases, the host keeps its access instead: if it
- * cannot access the memory of all GPUs, and if an earlier call has named the host and set an access other than the
- * highest of the devices. A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU
- * (see also hsavmm_use_page_tables() and hsavmm_revoke()). */
+ * unlike in HIP. Devices that `desc` does not name keep their access.
+ *
+ * If `desc` does not name the host, the host gets the highest access that any device has after the call, unlike in HIP.
+ * After hipMemMap, the first call that lets a device read a mapping therefore lets the CPU read it, too. The host keeps
+ * its access instead in each of these cases:
+ *
+ * - A GPU has no large BAR: the host cannot access all of its memory.
+ * - Before the call, the host's access to the mapping differs from the highest access of the devices. A call that names
+ *   the host causes this: if devices have hipMemAccessFlagsProtReadWrite, and a call gives the host
+ *   hipMemAccessFlagsProtRead, later calls for this mapping that do not name the host leave it at
+ *   hipMemAccessFlagsProtRead. hsavmm_map_many() and hsavmm_set_access_many() can cause it, too, because they change
+ *   the access only of what `desc` names.
+ *
+ * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
+ * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 /* Returns the access of a device or of the host to the mapping at `ptr`, as hipMemSetAccess has set it. */
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
