@@ -109,6 +109,14 @@ fn check_agents(
     checked.map_err(|error| error.with_operation(operation))
 }
 
+/// Returns the current access of each agent to a mapping. Agents without access are not in the list. The list is empty
+/// if a call by address has unmapped the memory.
+fn current_access(mapping: &Mapping) -> Vec<AccessDescriptor> {
+    let found = mapping.reservation().vmm().mapping_at(mapping.address());
+    let access = found.map(|it| it.access).unwrap_or_default();
+    access.into_iter().map(|(agent, access)| AccessDescriptor { agent, access }).collect()
+}
+
 /// The access of agents to a whole buffer. Agents without access are not in the list.
 #[derive(Clone, Debug, Default)]
 struct Grants(Vec<AccessDescriptor>);

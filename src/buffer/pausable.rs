@@ -1,6 +1,6 @@
 //! A buffer that releases its memory while it is paused, and resumes at the same address.
 
-use super::{DeviceBuffer, is_quarantine, whole_granules};
+use super::{DeviceBuffer, current_access, is_quarantine, whole_granules};
 use crate::agent::AgentId;
 use crate::error::{Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::lock;
@@ -153,11 +153,14 @@ impl PausableBuffer {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
         };
-        // Quarantined memory is still mapped. Pausing makes it possible to resume with this memory at another address.
-        if let Some(Err(error)) = self.buffer.mappings.first().map(Mapping::check_mapped)
-            && !is_quarantine(&error)
-        {
-            return Err(error.with_operation(Operation::Pause));
+        if let Some(mapping) = self.buffer.mappings.first() {
+            match mapping.check_mapped() {
+                // A call by address may have changed the access since the last grant.
+                Ok(()) => lock(&self.buffer.grants).0 = current_access(mapping),
+                // The memory is still mapped. Pausing makes it possible to resume with this memory at another address.
+                Err(error) if is_quarantine(&error) => {}
+                Err(error) => return Err(error.with_operation(Operation::Pause)),
+            }
         }
         let saved = match mode {
             PauseMode::Save => self.second.save(memory, self.owner, self.buffer.size).map(Some),
@@ -177,8 +180,8 @@ impl PausableBuffer {
         result.map_err(|error| error.with_operation(Operation::Pause))
     }
 
-    /// Creates memory, maps it at the same address, and restores the saved contents and the access of
-    /// agents.
+    /// Creates memory, maps it at the same address, and restores the saved contents. Restores the access of agents at
+    /// the pause, also access that [`Vmm::set_access`] has set, with the changes since then.
     ///
     /// # Errors
     /// [`ErrorKind::NotPaused`]; [`ErrorKind::AddressLost`] if the program has freed the addresses, and they are not

@@ -6,7 +6,7 @@ use crate::process::{rerun_in_own_process, within};
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, AllocationProperties, Error};
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Error};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -88,6 +88,39 @@ fn pages_move_between_buffers_and_within_one() {
             assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (13, 10), "{generation}");
             drop((source, target));
             machine.assert_empty();
+        }
+    }
+}
+
+/// The access of the first page was set by its address. The second page has the access of its buffer.
+#[test]
+fn exchange_keeps_access_set_by_address() {
+    for (generation, config) in generations() {
+        for between_buffers in [false, true] {
+            let machine = Machine::new(config.clone());
+            let [first, second] = [(); 2].map(|()| new_buffer(&machine, false));
+            let agents = [machine.cpu(0), machine.gpu(0)];
+            for buffer in [&first, &second] {
+                buffer.grant(&agents, Access::ReadWrite).unwrap();
+                buffer.map(0..2).unwrap();
+            }
+            let read = agents.map(|agent| AccessDescriptor { agent, access: Access::Read });
+            machine.vmm.set_access(first.address(), PAGE, &read).unwrap();
+            mark(&first, 1, 1);
+            mark(&second, 1, 2);
+            let other = if between_buffers { &second } else { &first };
+            first.exchange_pages(0..1, other, 1).unwrap();
+            assert_eq!(mark_of(&first, 0), 1 + u8::from(between_buffers), "{generation}");
+            for (address, expected) in
+                [(first.address(), Access::Read), (other.address_of(1).unwrap(), Access::ReadWrite)]
+            {
+                for agent in agents {
+                    let access = machine.vmm.get_access(agent, address);
+                    assert_eq!(access, Ok(expected), "{generation}: {agent} at {address}");
+                }
+            }
+            let error = first.write(0, &[1]).unwrap_err();
+            assert!(matches!(error.problem(), Some(Problem::NotGranted { .. })), "{error}");
         }
     }
 }

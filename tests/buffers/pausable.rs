@@ -12,7 +12,7 @@ use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::{Argument, ErrorKind, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, GpuPermissions};
 use hsa_vmm::vmm::Location;
-use hsa_vmm::{Access, AllocationProperties, Reservation};
+use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Reservation};
 
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
@@ -456,5 +456,30 @@ fn forked_child_cannot_use_the_buffer() {
             assert!(contents(&buffer) == pattern(5000, 1));
         }
         machine.assert_empty();
+    });
+}
+
+#[test]
+fn resume_keeps_access_set_by_address() {
+    run_in_child(|| {
+        for (generation, config) in generations() {
+            let machine = Machine::new(config);
+            let mut buffer = filled_buffer(&machine, 5000);
+            let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+            let access = [(cpu, Access::Read), (gpu, Access::None)];
+            let access = access.map(|(agent, access)| AccessDescriptor { agent, access });
+            machine.vmm.set_access(buffer.address(), buffer.extent(), &access).unwrap();
+            buffer.pause(PauseMode::Save).unwrap();
+            buffer.grant(&[peer], Access::Read).unwrap();
+            buffer.resume().unwrap();
+            for (agent, expected) in
+                [(cpu, Access::Read), (gpu, Access::None), (peer, Access::Read)]
+            {
+                let access = machine.vmm.get_access(agent, buffer.address());
+                assert_eq!(access, Ok(expected), "{generation}: {agent}");
+                assert_eq!(buffer.access(agent), Ok(expected), "{generation}: {agent}");
+            }
+            assert!(contents(&buffer) == pattern(5000, 1), "{generation}");
+        }
     });
 }

@@ -335,8 +335,8 @@ impl PagedBuffer {
     }
 
     /// Exchanges the memory of pages with the memory of the same number of pages of this or another buffer, from page
-    /// `first` on, without copying. The access to each page does not change. No agent may access the addresses of the
-    /// pages of either buffer during the call.
+    /// `first` on, without copying. Each page keeps its access, also access that [`Vmm::set_access`] has set. During the
+    /// call, no agent may access the pages' addresses, and no other thread may change access to them by address.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],

@@ -6,7 +6,7 @@ mod retired;
 use super::{PageState, PagedStatistics};
 use crate::address::Address;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{BufferPart, Grants, is_quarantine};
+use crate::buffer::{BufferPart, Grants, current_access, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
@@ -381,6 +381,11 @@ pub(super) fn commit(
             old.extend(page.and_then(|page| page.mapping.take()));
         }
     }
+    // An exchange keeps the access of each page, which a call by address may have set. Each of its pages has a mapping.
+    let kept_access: Vec<_> = match operation {
+        Operation::Exchange => old.iter().map(current_access).collect(),
+        _ => Vec::new(),
+    };
     let zero_access: Vec<_> = changes.iter().map(|it| it.0.table.grants.for_reading()).collect();
     let mut new = Vec::new();
     for ((locked, plan), zero_access) in changes.iter().zip(&zero_access) {
@@ -393,6 +398,7 @@ pub(super) fn commit(
             };
             let (reservation, offset) = (&core.reservation, index * core.page_size);
             let part = 0..allocation.size();
+            let access = kept_access.get(new.len()).unwrap_or(access);
             new.push(MapRequest { reservation, offset, allocation, part, access });
         }
     }
