@@ -370,16 +370,22 @@ fn read_and_write_many_span_mappings() {
     // A mapping may be listed twice.
     Mapping::read_many(&[all[0], all[1], all[0]], mappings[0].address(), &mut across).unwrap();
     let (first, last) = (mappings[0].address().get(), mappings[all.len() - 1].address().get());
-    // The mappings, the address, the number of bytes, and the first address outside of the mappings.
+    // The mappings, the address, the number of bytes, and the end of the mappings.
     for (listed, at, size, end) in [
-        (&all[1..], first, 8, first),
-        (&all[..0], first, 1, first),
         (&all[..1], first + granule - 1, 2, first + granule),
         // The reservations may be adjacent in either order.
         (&all[2..], last + granule - 1, 2, last + granule),
     ] {
         let error = Mapping::read_many(listed, Address::new(at), &mut across[..size]).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::OutOfBounds { size, end }), "{error}");
+    }
+    // The mappings do not contain the first byte.
+    let after = first + granule;
+    for (listed, at) in [(&all[1..], first), (&all[..1], after), (&all[..0], first)] {
+        let error = Mapping::read_many(listed, Address::new(at), &mut [0; 8]).unwrap_err();
+        let text =
+            "is not inside the mappings of the list; list all mappings that contain the bytes";
+        assert_eq!(error.to_string(), format!("cannot read: address {at:#x} {text}"));
     }
 }
 

@@ -176,6 +176,9 @@ pub enum Problem {
         /// The end of the memory, mapping or buffer: its size in bytes, or an address.
         end: usize,
     },
+    /// An address that no mapping of the list contains.
+    #[error("is not inside the mappings of the list; list all mappings that contain the bytes")]
+    NotInMappings,
     /// Flags with undefined bits. Contains all defined bits.
     #[error("{}", undefined_flags(*.0))]
     UndefinedFlags(u64),

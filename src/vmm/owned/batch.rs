@@ -221,8 +221,8 @@ impl Mapping {
     /// Copies from memory of one or more adjacent mappings. The mappings can be in different reservations.
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`] if the mappings do not contain all bytes; otherwise as for [`Vmm::read`], for the part
-    /// in each reservation.
+    /// [`Problem::NotInMappings`] if the mappings do not contain the first byte; [`Problem::OutOfBounds`] if they do not
+    /// contain all bytes; otherwise as for [`Vmm::read`], for the part in each reservation.
     pub fn read_many(mappings: &[&Self], address: Address, bytes: &mut [u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
         for_each_reservation(
@@ -319,9 +319,13 @@ fn for_each_reservation(
     if size == 0 {
         return Ok(());
     }
-    // `end` is the first address that the mappings do not contain.
+    // `end` is the first address that the mappings do not contain. It is their end if they contain bytes before it.
     let outside = |end: usize| {
-        ErrorKind::invalid(Argument::Address, address, Problem::OutOfBounds { size, end })
+        let problem = match end == address.get() {
+            true => Problem::NotInMappings,
+            false => Problem::OutOfBounds { size, end },
+        };
+        ErrorKind::invalid(Argument::Address, address, problem)
     };
     let Some(first) = mappings.first() else {
         return Err(Error::new(operation, outside(address.get())));
