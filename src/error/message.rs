@@ -14,6 +14,8 @@ const CREATE: &str = "hsa_amd_vmem_handle_create";
 
 const IMPORT: &str = "hsa_amd_vmem_import_shareable_handle";
 
+const LOCK: &str = "hsa_amd_memory_lock";
+
 /// The functions that allocate memory of a pool.
 pub(super) const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", CREATE];
 
@@ -27,7 +29,7 @@ const OPENING: [&str; 7] = [
     "hsa_amd_portable_export_dmabuf",
     "hsa_amd_ipc_memory_",
     // Only in the simulation.
-    "hsa_amd_memory_lock",
+    LOCK,
 ];
 
 /// Returns whether a function opens a file descriptor, so that it can fail because no descriptor is free.
@@ -71,6 +73,11 @@ pub(super) fn explain_status(call: &str, status: Status) -> &'static str {
         }
         Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION if call == IMPORT => {
             ": the file descriptor is not memory of an AMD GPU, or the driver has failed"
+        }
+        // Most callers pass memory of the library itself, so shortage is the most likely cause.
+        Status::ERROR if call == LOCK => {
+            ": memory of this process could not be pinned for a GPU; probably the host has no memory left, or the \
+             driver's limit of system memory is reached: release memory of the host, then try again"
         }
         _ => "",
     }

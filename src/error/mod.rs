@@ -369,6 +369,17 @@ mod tests {
         assert_eq!(error.call(), Some((create, Status::NO_RESULT)));
     }
 
+    /// AMD's runtime returns the same status for every failure, also if the driver has no memory.
+    #[test]
+    fn failed_lock_names_missing_memory() {
+        let status = Status::ERROR;
+        let failure = Failure { call: "hsa_amd_memory_lock", status };
+        let error = Error::new(Operation::CopyToHost, ErrorKind::of_call(failure, 0x1000));
+        let text = "cannot copy to the host: hsa_amd_memory_lock returned HSA_STATUS_ERROR (0x1000): memory of this \
+                    process could not be pinned for a GPU; probably the host has no memory left,";
+        assert!(error.to_string().starts_with(text), "{error}");
+    }
+
     #[test]
     fn quarantine_advises_to_release_no_memory() {
         let shortage = |call| {
