@@ -370,8 +370,11 @@ pub enum Problem {
     /// A range whose start is after its end. Contains the end of the range.
     #[error("is after the end of its range, {0}")]
     StartAfterEnd(usize),
-    /// A page that is mapped.
-    #[error("is mapped already; if a call by address has unmapped it, retire it first")]
+    /// A page that is in use. Its memory is mapped, unless a call by address has unmapped it.
+    #[error(
+        "has memory already; unmap it first, or, if a call by address has unmapped it, retire it \
+         (PagedBuffer::retire): the queue then reports a failure, and the page is empty"
+    )]
     PageMapped,
     /// A page that is not mapped.
     #[error("is not mapped")]

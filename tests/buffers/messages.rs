@@ -121,6 +121,26 @@ fn transfer_errors_name_both_ranges() {
 }
 
 #[test]
+fn error_of_unmapped_page_says_what_to_do() {
+    let machine = Machine::new(Config::mi300x(1));
+    let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+    let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+    buffer.map(0..2).unwrap();
+    machine.vmm.unmap(buffer.address_of(1).unwrap(), PAGE).unwrap();
+    let text = "has memory already; unmap it first, or, if a call by address has unmapped it, retire it \
+                (PagedBuffer::retire): the queue then reports a failure, and the page is empty";
+    let error = buffer.map(1..2).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot map: page 1 {text}"));
+    let error = buffer.share_pages(0..1, &buffer, 1).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot share pages: destination page 1 {text}"));
+    // SAFETY: no agent uses the page, and there are no signals that could be destroyed too early.
+    unsafe { buffer.retire(1..2, &queue, &[]) }.unwrap();
+    assert_eq!(queue.poll().unwrap().failures.len(), 1);
+    buffer.map(1..2).unwrap();
+}
+
+#[test]
 fn buffers_of_two_vmms_need_one_vmm() {
     let machine = Machine::new(Config::mi300x(1));
     let second_vmm = Vmm::open(&machine.runtime).unwrap();
