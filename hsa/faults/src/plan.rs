@@ -90,8 +90,8 @@ pub trait Target {
     /// The type of the error codes that calls can return.
     type Code;
 
-    /// Whether calls can return error codes.
-    const HAS_CODES: bool = true;
+    /// Names the error codes that calls can return, with an example. `None` if calls return no error codes.
+    const CODES: Option<&'static str>;
 
     /// Parses an error code, given by name or number.
     fn code(&self, word: &str) -> Option<Self::Code>;
@@ -193,7 +193,7 @@ impl<C> Rule<C> {
                     fault => fault.name(),
                 };
                 let supported: Vec<_> = supported.map(word).collect();
-                let codes = if T::HAS_CODES { "an error code, " } else { "" };
+                let codes = T::CODES.map(|codes| format!("{codes}, ")).unwrap_or_default();
                 let supported = supported.join(", ");
                 format!(
                     "unknown effect; {call} supports {codes}a time such as 20us, and: {supported}"
@@ -237,6 +237,8 @@ mod tests {
 
     impl Target for TestTarget {
         type Code = u32;
+
+        const CODES: Option<&'static str> = Some("a number such as 12");
 
         fn code(&self, word: &str) -> Option<u32> {
             word.parse().ok()
@@ -296,7 +298,10 @@ mod tests {
             ("MAP#-=1", "counted from 1"),
             ("MAPS=1", "MAP, FREE, COPY"),
             ("MAP=often", "and: late:5ms, unseen:5ms, stale:5ms"),
-            ("MAP=late", "unknown effect"),
+            (
+                "MAP=late",
+                "unknown effect; MAP supports a number such as 12, a time such as 20us, and: ",
+            ),
             ("MAP=late:5", "unknown effect"),
             ("MAP=us", "unknown effect"),
             ("MAP=leak", "these calls do: FREE"),

@@ -37,6 +37,8 @@ struct DriverTarget;
 impl Target for DriverTarget {
     type Code = Errno;
 
+    const CODES: Option<&'static str> = Some("an error such as ENOMEM");
+
     fn code(&self, word: &str) -> Option<Errno> {
         Errno::from_name(word)
     }

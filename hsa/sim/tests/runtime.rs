@@ -74,7 +74,10 @@ fn config_parses_text() {
     assert!(error("faults=hsa_init").contains("CALL=EFFECT"));
     assert!(error("faults=hsa_nix=1").contains("hsa_amd_vmem_map"));
     assert!(error("faults=hsa_init#0=1").contains("counted from 1"));
-    assert!(error("faults=hsa_init=oops").contains("unknown effect"));
+    let unknown_effect =
+        "unknown effect; hsa_init supports an HSA status such as OUT_OF_RESOURCES, a time";
+    assert!(error("faults=hsa_init=ENOMEM").contains(unknown_effect));
+    assert!(parse("faults=hsa_init=OUT_OF_RESOURCES").is_ok());
     assert!(error("faults=hsa_init=leak").contains("hsa_amd_vmem_unmap"));
 }
 

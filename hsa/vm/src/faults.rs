@@ -15,7 +15,7 @@ impl Target for Engines {
     /// Operations of the engines return no error codes.
     type Code = Infallible;
 
-    const HAS_CODES: bool = false;
+    const CODES: Option<&'static str> = None;
 
     fn code(&self, _word: &str) -> Option<Infallible> {
         None

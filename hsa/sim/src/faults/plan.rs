@@ -88,6 +88,8 @@ struct SimulationTarget;
 impl Target for SimulationTarget {
     type Code = Status;
 
+    const CODES: Option<&'static str> = Some("an HSA status such as OUT_OF_RESOURCES");
+
     fn code(&self, word: &str) -> Option<Status> {
         let number = match word.strip_prefix("0x") {
             Some(digits) => hsa_status_t::from_str_radix(digits, 16).ok(),
