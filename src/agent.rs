@@ -118,7 +118,9 @@ pub enum Enforcement {
     Enforced,
     /// The permission is only recorded. This applies to GPUs whose page tables the `Vmm` does not control: once any
     /// access was granted, AMD's user-space driver maps the memory readable, writable and executable.
-    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
+    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access. AMD's runtime on rocddi sets exact permissions in
+    /// the simulation. The library has not been tested with that runtime itself, does not rely on this, and reports
+    /// `Recorded` there, too.
     #[display("recorded")]
     Recorded,
 }

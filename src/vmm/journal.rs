@@ -265,7 +265,10 @@ impl<'a, 'c> Journal<'a, 'c> {
     /// Maps a target, and sets this access. Records no step if `is_rollback`.
     ///
     /// Some runtimes require that the owner is granted access last. If the library does not know which GPU owns the
-    /// memory, tries each possible owner in turn.
+    /// memory, tries each possible owner in turn, and records a step for each try.
+    ///
+    /// After an error, the target can still be mapped: the caller rolls the steps back, or, if `is_rollback`, tries again
+    /// (`map_as_before`). If it is not mapped although undoing the last try has failed, its reservation is quarantined.
     pub fn map_with_access(
         &mut self,
         index: usize,
@@ -329,6 +332,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         let mut not_kept = None;
         for target in group {
             target.state = State::Unmapped;
+            // The operation can have removed the CPU's access already; the view stays until `drop_unused_view`.
             let had_view = shared.library_mapped_for_cpu(&target.before);
             // SAFETY: the target is locked, and was just unmapped.
             not_kept = not_kept.or(unsafe { shared.keep_reserved(&target.now, had_view) }.err());

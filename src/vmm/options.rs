@@ -113,8 +113,9 @@ impl VmmOptions {
     /// The version of an [unknown](crate::runtime::Implementation::Unknown) runtime is not used. On such a runtime, a
     /// quirk stays enabled until a probe shows that the runtime does not have it. A probe shows nothing if probing is
     /// off, if one of its calls fails, or if the machine lacks what it needs, such as a second GPU. An unneeded
-    /// workaround can leak descriptors or quarantine addresses ([`Quirks`] lists these workarounds). A probe can find
-    /// `peer_after_owner_fails`, but not exclude this quirk.
+    /// workaround can leak descriptors or quarantine addresses ([`Quirks`] lists these workarounds). The
+    /// exception is `peer_after_owner_fails`, which a probe can find, but not exclude: on an unknown runtime, this quirk
+    /// is enabled only if a probe has found it.
     #[must_use]
     pub fn with_probing(self, probing: Probing) -> Self {
         Self { probing, ..self }
