@@ -176,7 +176,7 @@ fn late_and_lost_copies_are_distinguished() {
             (
                 "COPY=lost",
                 " copied wrong data from va (written by gpu[0] (SDMA), ",
-                "the destination does not contain the source's data",
+                "so the engine has not copied",
             ),
         ] {
             let arguments = ["--until", "gpu", "--format", "json"];

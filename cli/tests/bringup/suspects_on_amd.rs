@@ -344,6 +344,30 @@ fn single_wrong_copy_is_named() {
     }
 }
 
+/// Earlier levels have copied rightly, and each later copy is wrong. The found numbers are those of the destination, or
+/// differ in one bit, so neither another handle nor the fill is the cause.
+#[test]
+fn repeated_wrong_copies_are_suspected() {
+    let name = "suspects_on_amd::repeated_wrong_copies_are_suspected";
+    let Some(fetched) = fetched_release(name) else { return };
+    let (garbled, untouched) = ("suspect the GPU's engine", "suspect the GPU's engine first");
+    for (fault, level, advice) in [
+        ("COPY#17-=garbled", "reused", garbled),
+        ("COPY#18-=half", "reused", untouched),
+        ("COPY#6-=garbled", "data", garbled),
+        ("COPY#11-12=half", "blit", untouched),
+        ("COPY#11-=garbled", "blit", garbled),
+    ] {
+        let failure = failure(fetched, fault, level);
+        assert_eq!(failure["call"]["name"], "hsa_amd_memory_async_copy", "{fault}: {failure:#}");
+        let what = failure["what"].as_str().unwrap();
+        assert_contains(what, &["gpu[0] copied wrong data from"]);
+        let is_untouched = what.contains("the copy had not written this word");
+        assert_eq!(is_untouched, advice == untouched, "{fault}: {what}");
+        assert_contains(failure["try_next"][0].as_str().unwrap(), &[advice]);
+    }
+}
+
 #[test]
 fn hidden_gpus_are_suspected() {
     let name = "suspects_on_amd::hidden_gpus_are_suspected";

@@ -1,8 +1,9 @@
 //! Advice on what to try after a failure.
 
-use super::data::{DAMAGED, FIRST_COPY, LATE_COPY, LATE_FILL, LATE_MAPPING, LATER_RIGHT};
+use super::data::{DAMAGED, LATE_FILL};
 use super::engine;
 use super::environment::Environment;
+use super::host_buffer::{FIRST_COPY, LATE_COPY, LATE_MAPPING, LATER_RIGHT};
 use super::hsa::{COPY, FAILED, FILL, NEITHER_ENDED_NOR_FAULTED};
 use super::interface::{function_of, is_open, request, suspect};
 use super::kernel_trace;
@@ -182,14 +183,6 @@ fn advise_wrong_result(
     if what.contains(NEITHER_ENDED_NOR_FAULTED) && run.has_logged_fault() {
         return Some(ADVICE_ON_UNNOTICED_FAULT.to_owned());
     }
-    if run.level == Level::Offset && uses_data(call) && !is_single_copy {
-        return Some(format!(
-            "the engine has copied right data in earlier levels, so the GPU's page table probably names other memory: \
-             suspect the kernel's amdgpu_gem_va_ioctl first (AMDGPU_VA_OP_REPLACE; {}), then the flush of the TLB and \
-             the engine",
-            environment.page_tables()
-        ));
-    }
     if what.contains(LATE_MAPPING) {
         let mut advice = match is_used_again {
             true => environment.advise_old_entry_of_earlier_mapping(),
@@ -228,23 +221,11 @@ fn advise_wrong_result(
             environment.page_tables()
         ));
     }
-    uses_data(call).then(|| {
-        format!(
-            "the destination does not contain the source's data. If it still has its old contents (0, or a value \
-             written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
-             engine ({}) and the fence{}. If it has other contents, also suspect the page tables of both addresses \
-             ({}), missing flushes of caches or HDP, and other mappings",
-            engine::engines(run.level),
-            if is_used_again { OLD_ENTRY_IN_COPY } else { "" },
-            environment.page_tables()
-        )
-    })
+    // An old entry affects the second copy, too.
+    let has_old_entry = is_used_again && !is_single_copy;
+    let page_tables = environment.page_tables();
+    uses_data(call).then(|| engine::advise_wrong_copy(run.level, what, has_old_entry, page_tables))
 }
-
-/// The part of the advice for wrong copies if other memory was mapped at the address before.
-const OLD_ENTRY_IN_COPY: &str = ", or, because other memory was mapped at this address before, an old entry of the \
-     address: perhaps the TLB was not flushed after the earlier operation UNMAP of amdgpu_gem_va_ioctl, or the entry \
-     of the operation MAP was written late";
 
 /// The advice for a GPU fault while the runtime stops.
 const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then frees their memory. \
@@ -442,7 +423,7 @@ mod tests {
             (Level::Unmapped, LATER_RIGHT, "suspect the GPU's engine"),
             (Level::Offset, LATE_COPY, "after the signal"),
             (Level::Offset, LATER_RIGHT, "suspect the GPU's engine"),
-            (Level::Offset, "wrong data", "suspect the kernel's amdgpu_gem_va_ioctl first"),
+            (Level::Offset, "wrong data", "suspect the GPU's engine"),
         ] {
             let run = LevelRun::passed(level, vec![copy.clone()]);
             let advice = advise_wrong_result(&run, what, run.calls.first(), Environment::Real);

@@ -1,6 +1,6 @@
 //! Advice about the GPU's engines: operations that fail or do not end, and copies in a wait that hangs.
 
-use super::hsa::SDMA;
+use super::hsa::{NOT_WRITTEN, OTHER_CONTENTS, SDMA};
 use super::level::Level;
 use super::record::StuckCopy;
 use super::requests::{call_and_error, is_unfinished, returned_error};
@@ -80,6 +80,49 @@ pub fn advise_unfinished(operation: &str, level: Level) -> String {
     )
 }
 
+/// Returns the advice for a copy with wrong data. `what` is the description of the failure. `has_old_entry` is whether
+/// the page table or the TLB can have an old entry of the source, because other memory was mapped at this address before.
+pub fn advise_wrong_copy(
+    level: Level,
+    what: &str,
+    has_old_entry: bool,
+    page_tables: &str,
+) -> String {
+    let engines = engines(level);
+    if what.contains(NOT_WRITTEN) {
+        return format!(
+            "the destination still has numbers that this level wrote there before the copy, so the engine has not \
+             copied, or the copy ended after its signal: suspect the GPU's engine first ({engines}), then the fence at \
+             the end of the copy, then the page table of the destination ({page_tables}). The source's contents and \
+             mapping are not the cause"
+        );
+    }
+    if what.contains(OTHER_CONTENTS) {
+        let start =
+            "the copy has written the destination, but the source's address has other contents";
+        let writer = format!(
+            "the copy that wrote the source: the GPU's engine ({engines}) and the fence at its end"
+        );
+        let others = format!(
+            "the source's page table ({page_tables}), missing flushes of caches or HDP, and other mappings"
+        );
+        return match has_old_entry {
+            true => format!(
+                "{start}. Other memory was mapped at this address before: suspect an old entry of the address first. \
+                 Perhaps the TLB was not flushed after the earlier operation UNMAP of amdgpu_gem_va_ioctl, or the entry \
+                 of the operation MAP was written late. Then suspect {writer}; then {others}"
+            ),
+            false => format!("{start}: suspect {writer}; then {others}"),
+        };
+    }
+    format!(
+        "the destination does not contain the source's data. If it still has its old contents (0, or a value written \
+         before), the engine has not copied, or the copy ended after its signal: suspect the GPU's engine ({engines}) \
+         and the fence. If it has other contents, also suspect the page tables of both addresses ({page_tables}), \
+         missing flushes of caches or HDP, and other mappings"
+    )
+}
+
 /// Returns the advice for a wait that hangs. `copy` is what the CPU found. `page_tables` names the page tables' file.
 /// `has_begun` is whether the engine has begun the copy, if this is known. Returns `None` if the CPU has found nothing
 /// that helps.
@@ -134,6 +177,21 @@ mod tests {
             let advice = advise_stuck_copy(StuckCopy { arrived, has_ended }, "FILE", has_begun);
             let contains = |text| advice.as_deref().is_some_and(|advice| advice.contains(text));
             assert!(expected.map_or(advice.is_none(), contains), "{advice:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_copy_names_engine_or_old_entry() {
+        for (what, has_old_entry, first) in [
+            (NOT_WRITTEN, false, "suspect the GPU's engine first"),
+            (NOT_WRITTEN, true, "suspect the GPU's engine first"),
+            (OTHER_CONTENTS, true, "suspect an old entry of the address first"),
+            (OTHER_CONTENTS, false, "suspect the copy that wrote the source"),
+            ("", false, "suspect the GPU's engine ("),
+        ] {
+            let advice = advise_wrong_copy(Level::Load, what, has_old_entry, "FILE");
+            let suspects = advice.find(first).is_some_and(|at| !advice[..at].contains("suspect"));
+            assert!(suspects, "{advice}");
         }
     }
 

@@ -15,6 +15,7 @@ mod engine;
 mod environment;
 mod failure;
 mod gpu_fault;
+mod host_buffer;
 mod hsa;
 mod interface;
 mod kernel_trace;

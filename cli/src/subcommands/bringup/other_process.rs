@@ -1,8 +1,8 @@
 //! The level "shared": exports memory to a second process as a descriptor. Also starts and runs the additional
 //! processes of "pressure" and "killed".
 
-use super::data::{HostBuffer, with_host};
-use super::hsa::{Address, Agent, Difference, Handle, Hsa, Named, wrong_data};
+use super::host_buffer::{HostBuffer, with_host};
+use super::hsa::{Address, Agent, Difference, Handle, Hsa, wrong_data};
 use super::level::Level;
 use super::processes;
 use super::record::{Argument, Record};
@@ -139,18 +139,9 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, resources, |host| {
-        if let Some(difference) = host.difference(gpu, &va, EXPORTED)? {
-            let size = Named::new("size", size);
-            let wrong = host.wrong_copy(gpu, &va, &size, EXPORTED, &difference)?;
-            let Some((call, what)) = wrong else {
-                let attributed =
-                    attribute_to_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?;
-                return Err(attributed);
-            };
-            let (writer, reader) = (exporter(gpu), hsa.describe_copier(gpu));
-            let message = wrong_data(what, writer, reader, &difference);
-            return Err(hsa.recorder.fail_in(call, message));
-        }
+        host.read_first(gpu, &va, EXPORTED, &exporter(gpu), |difference| {
+            Err(attribute_to_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?)
+        })?;
         host.write_by(gpu, &va, REPLY)
     })?;
     hsa.unmap(&va, size)?;

@@ -3,7 +3,7 @@
 //! AMD's runtime requests entries with full access that refer to the start of the memory. These levels replace those
 //! entries through the copy of libdrm that the runtime has loaded.
 
-use super::data::with_host;
+use super::host_buffer::with_host;
 use super::hsa::{AddressSpace, COPY, Hsa, Named, REPLACE};
 use super::recorder::AlreadyReported;
 use super::run_level::{Resources, with_mapping};
@@ -36,7 +36,7 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             space.replace(&dmabuf, va, &half, &half, permissions)?;
             hsa.wait_for_page_tables()?;
             let second = FIRST + (half.value / 4) as u32;
-            host.check_part_kept(gpu, va, &half, second, || {
+            host.check_part_kept(gpu, va, &half, second, |_| {
                 Ok((REPLACE, format!("{} {WRONG_HALF}", gpu.c_expression)))
             })?;
             // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.

@@ -1,7 +1,7 @@
 //! Several processes that use a GPU's memory at once: the levels "pressure" and "killed".
 
 use super::accounting::large_size;
-use super::data::with_host;
+use super::host_buffer::with_host;
 use super::hsa::{AGENT_INFO, Handle, Hsa, Named, Pool};
 use super::other_process::start_process;
 use super::record::Record;
@@ -99,7 +99,7 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 }
             }
             for (va, _, first) in &kept {
-                host.check_kept(gpu, va, *first, || {
+                host.check_kept(gpu, va, *first, |_| {
                     let what = "data changed while this level filled the memory: suspect eviction first, which \
                                 moves the memory (the copy by the kernel's SDMA engine, amdgpu_copy_buffer), then \
                                 memory that was allocated twice; OUT_OF_RESOURCES is expected in this level";

@@ -1,7 +1,7 @@
 //! Reuse of addresses and memory: the levels "unmapped" and "reused".
 
-use super::data::with_host;
-use super::hsa::Hsa;
+use super::host_buffer::{single_wrong_copy, with_host};
+use super::hsa::{COPY, Hsa};
 use super::recorder::AlreadyReported;
 use super::run_level::Resources;
 
@@ -19,6 +19,10 @@ const UNMAP: &str = "hsa_amd_vmem_unmap";
 const MAP: &str = "hsa_amd_vmem_map";
 /// The function that is the cause if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";
+/// The message if a GPU reads the numbers of another handle.
+const SHARED: &str = "another handle has the same memory";
+/// The message if a GPU reads numbers that no handle of the level contains.
+const CHANGED: &str = "the memory's contents have changed since a GPU wrote and read them";
 
 /// Maps other memory at an address that was unmapped. Checks, through a second mapping of the first memory, that writes
 /// to the address do not change the first memory.
@@ -34,7 +38,7 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&alias, size, &[gpu])?;
         host.write_and_read(gpu, &va, KEPT)?;
         let other_memory = "the second address of the memory refers to other memory";
-        let cause = (MAP, other_memory.to_owned());
+        let cause = |_| Ok((MAP, other_memory.to_owned()));
         host.read_first(gpu, &alias, KEPT, &hsa.describe_copier(gpu), cause)?;
         hsa.unmap(&va, size)?;
         let failure_of_unmap = |_| {
@@ -44,7 +48,7 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.map(&va, size, &other).map_err(failure_of_unmap)?;
         hsa.grant(&va, size, &[gpu]).map_err(failure_of_unmap)?;
         host.write_by(gpu, &va, OTHER)?;
-        host.check_kept(gpu, &alias, KEPT, || {
+        host.check_kept(gpu, &alias, KEPT, |_| {
             Ok((UNMAP, "a GPU still accesses memory at an address that was unmapped".to_owned()))
         })?;
         host.write_and_read(gpu, &va, OTHER)?;
@@ -75,9 +79,16 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             for (va, first) in vas.iter().zip(first_numbers) {
                 host.write_and_read(gpu, va, first)?;
             }
-            for (va, first) in vas.iter().zip(first_numbers) {
-                host.check_kept(gpu, va, first, || {
-                    Ok((CREATE, "another handle has the same memory".to_owned()))
+            let others = first_numbers.into_iter().rev();
+            for ((va, first), other) in vas.iter().zip(first_numbers).zip(others) {
+                host.check_kept(gpu, va, first, |contents| {
+                    Ok(match contents.is_late {
+                        true => (COPY, single_wrong_copy(gpu, va)),
+                        false if contents.difference.is_word_of(other) => {
+                            (CREATE, SHARED.to_owned())
+                        }
+                        false => (CREATE, CHANGED.to_owned()),
+                    })
                 })?;
             }
             for (va, memory) in vas.iter().zip(&memories) {

@@ -1,7 +1,8 @@
 //! The calls of each level, made in the level's worker process.
 
 use super::arguments::Bringup;
-use super::data::{self, DAMAGED, GRANT, HostBuffer, MOVED, with_host};
+use super::data::{self, DAMAGED, MOVED};
+use super::host_buffer::{GRANT, HostBuffer, with_host, wrong_copy};
 use super::hsa::{Address, Agent, COPY, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::record::Record;
@@ -340,9 +341,8 @@ fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             for (peer, number) in peers.iter().zip(1..) {
                 let (by_owner, by_peer) = (BY_OWNER | number << 8, BY_PEER | number << 8);
                 host.write_by(owner, va, by_owner)?;
-                let what =
-                    format!("{} copied wrong data from {}", peer.c_expression, va.c_expression);
-                host.read_first(peer, va, by_owner, &hsa.describe_copier(owner), (COPY, what))?;
+                let cause = |_| Ok((COPY, wrong_copy(peer, va)));
+                host.read_first(peer, va, by_owner, &hsa.describe_copier(owner), cause)?;
                 host.write_by(peer, va, by_peer)?;
                 host.read_by(owner, va, by_peer, &hsa.describe_copier(peer))?;
             }
@@ -365,15 +365,15 @@ fn check_after_second_mapping(
     let alias = hsa.reserve(size, "va2")?;
     hsa.map(&alias, size, memory)?;
     hsa.grant(&alias, size, &[peer])?;
-    host.check_kept(owner, va, first, || {
+    host.check_kept(owner, va, first, |_| {
         // If the other GPU reads right data, the memory has moved, and the mapping has not.
         let is_damaged = host.difference(peer, &alias, first)?.is_some();
         let problem = if is_damaged { DAMAGED } else { MOVED };
         let (owner, peer) = (&owner.c_expression, &peer.c_expression);
         Ok((GRANT, format!("{owner} {problem} after this call mapped the memory for {peer}")))
     })?;
-    let what = format!("{} copied wrong data from {}", peer.c_expression, alias.c_expression);
-    host.read_first(peer, &alias, first, &hsa.describe_copier(owner), (COPY, what))?;
+    let cause = |_| Ok((COPY, wrong_copy(peer, &alias)));
+    host.read_first(peer, &alias, first, &hsa.describe_copier(owner), cause)?;
     hsa.unmap(&alias, size)?;
     hsa.free(&alias, size)
 }

@@ -1,7 +1,7 @@
 //! Prints the levels and the report of a failure: 80 columns, colours on a terminal.
 
-use super::data::LATER_RIGHT;
 use super::failure::{DriverResult, FailedCall, Failure};
+use super::host_buffer::LATER_RIGHT;
 use super::kernel_trace;
 use super::level::Level;
 use super::supervisor::{LevelRun, Outcome};

@@ -3,8 +3,9 @@
 //! * the last request that used an object before another request with the same object failed;
 //! * a request of a call with a wrong result, if all requests of the call succeeded.
 
-use super::data::{DAMAGED, DIFFERENT_VIEWS, GRANT, MOVED};
+use super::data::{DAMAGED, DIFFERENT_VIEWS, MOVED};
 use super::gpu_fault::parse_hex;
+use super::host_buffer::GRANT;
 use super::interface::{GEM_VA, function_of, is_logged, named_in, suspect};
 use super::level::Level;
 use super::record::Argument;

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 /// The difference between the numbers in memory and the expected numbers. Counts 32-bit words instead of bytes, because
 /// different words often have some equal bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
     /// The number of 32-bit words in the compared memory.
     compared: usize,
@@ -18,7 +18,15 @@ pub struct Difference {
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
     first: (usize, u32, u32),
+    /// The first of the consecutive numbers that the memory contained before a GPU copied to it. `None` if no copy wrote
+    /// the memory, or its earlier contents are not known.
+    before_copy: Option<u32>,
 }
+
+/// How messages say that a copy has not written its destination. The source and its mapping are then not the cause.
+pub const NOT_WRITTEN: &str = "the copy had not written this word";
+/// How messages say that a copy has written other contents to its destination. The copy can then be right.
+pub const OTHER_CONTENTS: &str = "the copy has read other contents";
 
 impl Difference {
     /// Compares consecutive 32-bit words with numbers that begin with `first` and increase by `step`.
@@ -36,6 +44,7 @@ impl Difference {
                 differing: 0,
                 range: (offset, offset),
                 first: (offset, expected, found),
+                before_copy: None,
             });
             difference.differing += 1;
             difference.range.1 = offset + 3;
@@ -49,11 +58,28 @@ impl Difference {
         self.differing * 4 >= 2048
     }
 
-    /// Returns whether the difference can be the contents that the memory had when it was copied: at least half a page
-    /// differs, and the copy has written it. Before the copy, its destination contained consecutive numbers from
-    /// `destination_first`. A copy with an error leaves some of these numbers, or changes only a few words.
-    pub fn can_be_old_contents(&self, destination_first: u32) -> bool {
-        self.affects_half_a_page() && !self.begins_with_old(destination_first)
+    /// Notes that a GPU copied to the compared memory, which contained consecutive numbers from `first` before.
+    pub fn after_copy_to(self, first: u32) -> Self {
+        Self { before_copy: Some(first), ..self }
+    }
+
+    /// Returns whether the copy has not written the first word that differs.
+    fn is_not_written(&self) -> bool {
+        self.before_copy.is_some_and(|first| self.begins_with(first))
+    }
+
+    /// Returns whether the difference can be the contents that the source of the copy had: at least half a page differs,
+    /// and the copy has written it. A copy with an error leaves the numbers from before the copy, or changes only a few
+    /// words.
+    pub fn is_of_other_contents(&self) -> bool {
+        self.affects_half_a_page() && self.before_copy.is_some() && !self.is_not_written()
+    }
+
+    /// Returns whether two copies of different parts have copied the same wrong contents of their source. If the copies
+    /// have errors, they leave the numbers from before the copy, or change different words.
+    pub fn shows_same_contents(&self, second: &Self) -> bool {
+        self.is_of_other_contents() && second.is_of_other_contents()
+            || self == second && !self.is_not_written()
     }
 
     /// Returns whether the difference begins and ends at the boundaries of pages. A late mapping changes whole pages.
@@ -63,11 +89,16 @@ impl Difference {
         first % PAGE == 0 && (last + 1) % PAGE == 0
     }
 
-    /// Returns whether the first word that differs still contains its old number. The old numbers were consecutive,
-    /// and began with `first`.
-    fn begins_with_old(&self, first: u32) -> bool {
+    /// Returns whether the first word that differs is the word at this offset of consecutive numbers from `first`.
+    pub fn begins_with(&self, first: u32) -> bool {
         let (offset, _, found) = self.first;
         found == first.wrapping_add((offset / 4) as u32)
+    }
+
+    /// Returns whether the first word that differs is a word of memory of the same size that contains consecutive
+    /// numbers from `first`.
+    pub fn is_word_of(&self, first: u32) -> bool {
+        (self.first.2.wrapping_sub(first) as usize) < self.compared
     }
 
     /// Returns the offset of the first word that differs.
@@ -78,14 +109,19 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { compared, differing, range: (start, end), first: (offset, expected, found) } =
-            self;
+        let (Self { compared, differing, .. }, (start, end)) = (self, self.range);
+        let (offset, expected, found) = self.first;
         let (differ, xor) = (if *differing == 1 { "differs" } else { "differ" }, expected ^ found);
         write!(
             formatter,
             "{differing} of {compared} 32-bit words {differ}, from offset {start:#x} to {end:#x}; at \
              {offset:#x}: expected {expected:#x}, found {found:#x} (XOR {xor:#x})"
-        )
+        )?;
+        match self.is_of_other_contents() {
+            true => write!(formatter, "; {OTHER_CONTENTS}"),
+            false if self.is_not_written() => write!(formatter, "; {NOT_WRITTEN}"),
+            false => Ok(()),
+        }
     }
 }
 
@@ -210,12 +246,43 @@ mod tests {
         assert!(one.starts_with("1 of 3 32-bit words differs, from offset 0x4 to 0x7"), "{one}");
         assert!(!difference.affects_half_a_page());
         let half_copied = Difference::of([7, 8, 0x102, 0x103].into_iter(), 7, 1).unwrap();
-        assert!(half_copied.begins_with_old(0x100) && !difference.begins_with_old(0x100));
+        assert!(half_copied.begins_with(0x100) && !difference.begins_with(0x100));
         let zeros = Difference::of(std::iter::repeat_n(0, 1024), 0x100, 0).unwrap();
         assert!(zeros.affects_half_a_page() && zeros.covers_whole_pages());
         let message = wrong_data("wrong data", "gpu[0] (SDMA)", "the CPU", &zeros);
         let start = "wrong data (written by gpu[0] (SDMA), read by the CPU): 1024 of 1024 32-bit words differ, from";
         assert!(message.starts_with(start), "{message}");
+    }
+
+    /// After a copy, the words that differ show whether the copy or its source is wrong.
+    #[test]
+    fn difference_shows_what_a_copy_has_written() {
+        let (expected, before) = (0x4e05_0001, 0xc09e_0001);
+        let copied = |found: &dyn Fn(u32) -> u32| {
+            let difference = Difference::of((0..1024).map(found), expected, 1).unwrap();
+            difference.after_copy_to(before)
+        };
+        let lost = copied(&|index| before + index);
+        let half = copied(&|index| if index < 512 { expected + index } else { before + index });
+        let zeros = copied(&|_| 0);
+        let other = copied(&|index| 0x4e06_0001 + index);
+        let garbled = copied(&|index| expected + index ^ u32::from(index == 7));
+        for (difference, text, is_stable) in [
+            (lost, NOT_WRITTEN, false),
+            (half, NOT_WRITTEN, false),
+            (zeros, OTHER_CONTENTS, true),
+            (other, OTHER_CONTENTS, true),
+            (garbled, "(XOR 0x1)", true),
+        ] {
+            assert!(difference.to_string().ends_with(text), "{difference}");
+            assert_eq!(difference.shows_same_contents(&difference), is_stable, "{difference}");
+            assert_eq!(difference.is_of_other_contents(), text == OTHER_CONTENTS, "{difference}");
+        }
+        // A second copy, of other parts, has other garbled words.
+        let parts = copied(&|index| expected + index ^ u32::from(index % 256 == 7));
+        assert!(!garbled.shows_same_contents(&parts) && !garbled.shows_same_contents(&lost));
+        assert!(zeros.shows_same_contents(&other));
+        assert!(other.is_word_of(0x4e06_0001) && !zeros.is_word_of(0x4e06_0001));
     }
 
     /// The second half contains zeros, or numbers of another writer. Many bytes of these numbers are equal to bytes of

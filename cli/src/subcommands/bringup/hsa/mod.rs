@@ -12,7 +12,7 @@ mod virtual_memory;
 
 pub use agents::{AGENT_INFO, POOL_INFO};
 pub use copy::{COPY, FILL, SDMA, SHADER};
-pub use cpu_access::{Difference, wrong_data};
+pub use cpu_access::{Difference, NOT_WRITTEN, OTHER_CONTENTS, wrong_data};
 pub use page_table::{AddressSpace, FAILED, NEITHER_ENDED_NOR_FAULTED, REPLACE};
 pub use virtual_memory::{FREE, RELEASE};
 
