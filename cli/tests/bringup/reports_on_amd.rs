@@ -321,7 +321,7 @@ fn fault_of_a_page_table_entry_is_explained() {
             (
                 "GEM_VA.REPLACE=lost",
                 "offset",
-                "the TLB was not flushed after the entry was replaced",
+                "has written no entry, or one for other memory (its offset), or that the TLB was not flushed",
                 "",
             ),
         ] {

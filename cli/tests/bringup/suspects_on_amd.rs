@@ -255,6 +255,39 @@ fn failed_import_by_libdrm_is_named() {
     }
 }
 
+/// The level `offset` replaces entries twice. A second copy, half a second later, shows whether an entry was late. If
+/// the CPU cannot access the memory, no earlier level finds that the operation MAP refers to other pages.
+#[test]
+fn wrong_entry_is_no_late_entry() {
+    let name = "suspects_on_amd::wrong_entry_is_no_late_entry";
+    let Some(fetched) = fetched_release(name) else { return };
+    let (replace, late, wrong) =
+        ("amdgpu_bo_va_op_raw", "has read the right data", "REPLACE has written no entry");
+    let second_late = "gpu[0] reads the second half only some time after the entries were replaced";
+    let restored_late = "gpu[0] reads the restored first half only some time after the entries";
+    let (grant, other_pages) = ("hsa_amd_vmem_set_access", "refer to different pages");
+    for (machine, fault, call, what, operation, advice) in [
+        ("", "GEM_VA.REPLACE=lost", replace, "does not read the second half", "REPLACE", wrong),
+        ("", "GEM_VA.REPLACE=late:300ms", replace, second_late, "REPLACE", late),
+        ("", "GEM_VA.REPLACE#2=lost", replace, "the restored first half", "REPLACE", wrong),
+        ("", "GEM_VA.REPLACE#2=late:300ms", replace, restored_late, "REPLACE", late),
+        ("rdna3", "GEM_VA.MAP=shifted", grant, other_pages, "MAP", "REPLACE has an effect"),
+    ] {
+        let mut options = vec!["--fault", fault];
+        options.extend(["--machine", machine].iter().filter(|_| !machine.is_empty()));
+        let report = json(&run_emulated(fetched, &options, &["--format", "json"]));
+        assert_eq!(failed_level(&report), Some("offset"), "{fault}: {report:#}");
+        let failure = &report["failure"];
+        assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");
+        assert_contains(failure["what"].as_str().unwrap(), &[what]);
+        let operation = format!("with the operation {operation} (");
+        let first = failure["try_next"][0].as_str().unwrap();
+        assert_contains(first, &["amdgpu_gem_va_ioctl first", &operation]);
+        assert_contains(failure["try_next"][1].as_str().unwrap(), &[advice]);
+        assert!(!failure["try_next"].to_string().contains("two possible causes"), "{failure:#}");
+    }
+}
+
 /// If CPU and GPU see different memory, the mapping of either can be wrong.
 #[test]
 fn both_mappings_are_suspected_equally() {
@@ -307,6 +340,19 @@ fn lost_forbidden_copy_is_no_wrong_permission() {
     });
     assert_eq!(attributed["call"], "hsa_amd_memory_async_copy", "{attributed:#?}");
     assert_eq!(attributed["what"], "the copy neither wrote nor faulted");
+}
+
+/// Copies that fail only from this level on are no wrong page-table entries.
+#[test]
+fn half_copies_are_no_wrong_entry() {
+    let name = "suspects_on_amd::half_copies_are_no_wrong_entry";
+    let Some(fetched) = fetched_release(name) else { return };
+    let attributed = run_level(fetched, "COPY#3-=half", "offset", "", |record| {
+        record["attributed"].as_object().cloned()
+    });
+    assert_eq!(attributed["call"], "hsa_amd_memory_async_copy", "{attributed:#?}");
+    let what = attributed["what"].as_str().unwrap();
+    assert_contains(what, &["gpu[0] copied wrong data from va", "had not written this word"]);
 }
 
 /// The copy has half of the level's time.

@@ -9,7 +9,7 @@ use super::interface::{function_of, is_open, request, suspect};
 use super::kernel_trace;
 use super::level::Level;
 use super::machine::MachineCheck;
-use super::page_table::WRONG_HALF;
+use super::page_table::{DIFFERENT_PAGES, LATE_ENTRY, WRONG_HALF};
 use super::requests::{call_and_error, failed_lines, is_unfinished};
 use super::run_level::NO_GPU;
 use super::supervisor::{Call, Cause, LevelRun};
@@ -177,8 +177,14 @@ fn advise_wrong_result(
             "find where the kernel's {kernel_function} returns {error}{operation}"
         ));
     }
+    if what.contains(DIFFERENT_PAGES) {
+        return Some(ADVICE_ON_DIFFERENT_PAGES.to_owned());
+    }
+    if what.contains(LATE_ENTRY) {
+        return Some(environment.advise_late_entry());
+    }
     if what.contains(WRONG_HALF) {
-        return Some(environment.advise_old_entry("the entry was replaced"));
+        return Some(environment.advise_wrong_entry());
     }
     if what.contains(NEITHER_ENDED_NOR_FAULTED) && run.has_logged_fault() {
         return Some(ADVICE_ON_UNNOTICED_FAULT.to_owned());
@@ -226,6 +232,12 @@ fn advise_wrong_result(
     let page_tables = environment.page_tables();
     uses_data(call).then(|| engine::advise_wrong_copy(run.level, what, has_old_entry, page_tables))
 }
+
+/// The advice if the operations MAP and REPLACE do not agree.
+const ADVICE_ON_DIFFERENT_PAGES: &str = "REPLACE has an effect: after a second REPLACE, for the whole memory, the GPU \
+     reads other contents in both halves. So neither the TLB nor a late entry is the cause. The operations MAP and \
+     REPLACE of amdgpu_gem_va_ioctl refer to different pages for the same offset: compare how each computes the pages from \
+     offset_in_bo";
 
 /// The advice for a GPU fault while the runtime stops.
 const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then frees their memory. \
@@ -442,7 +454,8 @@ mod tests {
     fn failed_replacement_is_no_old_entry() {
         let run = LevelRun::passed(Level::Offset, vec![Call::with_name(REPLACE)]);
         for (what, expected) in [
-            ("gpu[0] does not read the second half", "the TLB was not flushed"),
+            ("gpu[0] does not read the second half", "has written no entry"),
+            ("gpu[0] reads it only some time after the entries were replaced", "fence"),
             (
                 "amdgpu_bo_va_op_raw failed: EIO",
                 "amdgpu_gem_va_ioctl returns EIO with the operation REPLACE",

@@ -81,7 +81,7 @@ pub fn advise_unfinished(operation: &str, level: Level) -> String {
 }
 
 /// Returns the advice for a copy with wrong data. `what` is the description of the failure. `has_old_entry` is whether
-/// the page table or the TLB can have an old entry of the source, because other memory was mapped at this address before.
+/// the page table or the TLB can have an old entry, because other memory was mapped at the source's address before.
 pub fn advise_wrong_copy(
     level: Level,
     what: &str,
@@ -109,8 +109,8 @@ pub fn advise_wrong_copy(
         return match has_old_entry {
             true => format!(
                 "{start}. Other memory was mapped at this address before: suspect an old entry of the address first. \
-                 Perhaps the TLB was not flushed after the earlier operation UNMAP of amdgpu_gem_va_ioctl, or the entry \
-                 of the operation MAP was written late. Then suspect {writer}; then {others}"
+                 Perhaps the TLB was not flushed after the earlier operation UNMAP of amdgpu_gem_va_ioctl, or the \
+                 entry of the operation MAP was written late. Then suspect {writer}; then {others}"
             ),
             false => format!("{start}: suspect {writer}; then {others}"),
         };

@@ -223,8 +223,28 @@ impl Environment {
     /// Says what to suspect if a GPU uses an old page-table entry after an operation, such as `the unmap`.
     pub fn advise_old_entry(self, operation: &str) -> String {
         format!(
-            "the GPU used an old page-table entry. There are two possible causes: the TLB was not flushed after \
-             {operation}, or the entry was written only after AMDGPU_GEM_VA had returned{}",
+            "the GPU used an old page-table entry: suspect that the TLB was not flushed after {operation}, that an \
+             entry was not written, or that it was written only after AMDGPU_GEM_VA had returned{}",
+            self.distinguish_tlb()
+        )
+    }
+
+    /// Says what to suspect if a GPU reads the right memory only some time after an entry was replaced.
+    pub fn advise_late_entry(self) -> String {
+        format!(
+            "a second copy, half a second later, has read the right data. So the entry was written late, or the GPU \
+             used the old entry until it left the TLB: suspect the wait for the fence of the page-table update first, then \
+             the flush of the TLB after the operation REPLACE{}",
+            self.distinguish_tlb()
+        )
+    }
+
+    /// Says what to suspect if a GPU reads the wrong memory also some time after an entry was replaced.
+    pub fn advise_wrong_entry(self) -> String {
+        format!(
+            "a second copy, half a second later, has read wrong data, too, so the entry is hardly late: suspect that \
+             the operation REPLACE has written no entry, or one for other memory (its offset), or that the TLB was not \
+             flushed after it{}",
             self.distinguish_tlb()
         )
     }
@@ -233,10 +253,9 @@ impl Environment {
     /// before.
     pub fn advise_old_entry_of_earlier_mapping(self) -> String {
         format!(
-            "other memory was mapped at this address before. There are two possible causes: the TLB was not flushed \
-             after the earlier unmap (AMDGPU_VA_OP_UNMAP), so that the GPU still accessed the earlier memory, or the \
-             entry of the new mapping was written only after AMDGPU_GEM_VA had returned (the fence of the page-table \
-             update){}",
+            "other memory was mapped at this address before: suspect that the TLB was not flushed after the earlier \
+             unmap (AMDGPU_VA_OP_UNMAP), so that the GPU still accessed the earlier memory, or that the entry of the \
+             new mapping was written only after AMDGPU_GEM_VA had returned (the fence of the page-table update){}",
             self.distinguish_tlb()
         )
     }

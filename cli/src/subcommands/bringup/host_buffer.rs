@@ -212,8 +212,8 @@ impl HostBuffer<'_> {
         self.hsa.copy_faults(va, &self.memory, &self.size, gpu, &self.signal)
     }
 
-    /// Does the same as [`Self::difference_in`], with one copy for each quarter of the memory. If a GPU garbles the start
-    /// of each copy, for example flips a bit there, a single copy from the same start would flip the bit back. Copies
+    /// Does the same as [`Self::difference_in`], with one copy for each quarter of the memory. If a GPU garbles the
+    /// start of each copy, for example flips a bit there, a single copy from the same start would flip the bit back. Copies
     /// that start elsewhere show the error. The numbers increase by `step`.
     pub fn difference_by_parts(
         &self,
@@ -236,8 +236,8 @@ impl HostBuffer<'_> {
         self.hsa.fill(&self.memory, self.size.value, NOT_COPIED);
     }
 
-    /// Compares the host memory with numbers that begin with `first` and increase by `step`, after [`Self::prepare`] and
-    /// a copy to the memory.
+    /// Compares the host memory with numbers that begin with `first` and increase by `step`, after [`Self::prepare`]
+    /// and a copy to the memory.
     pub fn compare(&self, size: &Named<usize>, (first, step): (u32, u32)) -> Option<Difference> {
         let difference = self.hsa.difference(&self.memory, size, first, step)?;
         Some(difference.after_copy_to(NOT_COPIED))

@@ -3,8 +3,8 @@
 //! AMD's runtime requests entries with full access that refer to the start of the memory. These levels replace those
 //! entries through the copy of libdrm that the runtime has loaded.
 
-use super::host_buffer::with_host;
-use super::hsa::{AddressSpace, COPY, Hsa, Named, REPLACE};
+use super::host_buffer::{GRANT, HostBuffer, OtherContents, with_host};
+use super::hsa::{Address, AddressSpace, Agent, COPY, Hsa, Named, REPLACE};
 use super::recorder::AlreadyReported;
 use super::run_level::{Resources, with_mapping};
 use hsa_sys::driver as abi;
@@ -16,8 +16,12 @@ const FIRST: u32 = 0x0ff5_0001;
 /// The first of the numbers that the GPU has no permission to write.
 const FORBIDDEN: u32 = 0x0bad_0001;
 
-/// How messages describe memory of which a GPU reads the wrong half.
-pub const WRONG_HALF: &str = "does not read the second half";
+/// How messages describe memory of which a GPU reads the wrong half, also some time after the entries were replaced.
+pub const WRONG_HALF: &str = "does not read the";
+/// How messages describe memory of which a GPU first read the wrong half.
+pub const LATE_ENTRY: &str = "only some time after the entries were replaced";
+/// How messages describe entries of the two operations that do not agree.
+pub const DIFFERENT_PAGES: &str = "refer to different pages of the memory";
 /// The message if a copy to memory without write permission ends without a fault, and has not changed the memory.
 const NEITHER_WROTE_NOR_FAULTED: &str = "the copy neither wrote nor faulted";
 
@@ -32,22 +36,55 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.grant(va, size, &[gpu])?;
             host.write_and_read(gpu, va, FIRST)?;
             let dmabuf = hsa.export(memory)?;
-            let (permissions, start) = (space.all_permissions(), Named::new("0", 0));
-            space.replace(&dmabuf, va, &half, &half, permissions)?;
-            hsa.wait_for_page_tables()?;
+            let permissions = space.all_permissions();
+            let replace = |size: &Named<usize>, offset: &Named<usize>| {
+                space.replace(&dmabuf, va, size, offset, permissions)?;
+                hsa.wait_for_page_tables()
+            };
+            // Restores the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
+            let restore = || replace(&host.size, &Named::new("0", 0));
+            replace(&half, &half)?;
             let second = FIRST + (half.value / 4) as u32;
-            host.check_part_kept(gpu, va, &half, second, |_| {
-                Ok((REPLACE, format!("{} {WRONG_HALF}", gpu.c_expression)))
+            host.check_part_kept(gpu, va, &half, second, |contents| {
+                if !contents.is_late {
+                    restore()?;
+                    if reads_other_pages(host, gpu, va)? {
+                        // The level "data" has checked the operation MAP if the CPU can access the memory.
+                        let is_checked = hsa.can_access(&resources.cpu, &resources.pool)?;
+                        let call = if is_checked { REPLACE } else { GRANT };
+                        let what =
+                            format!("the entries of {GRANT} and {REPLACE} {DIFFERENT_PAGES}");
+                        return Ok((call, what));
+                    }
+                }
+                Ok((REPLACE, wrong_half(contents, gpu, "second")))
             })?;
-            // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
-            space.replace(&dmabuf, va, &Named::new("size", size), &start, permissions)?;
-            hsa.wait_for_page_tables()?;
-            host.read_by(gpu, va, FIRST, &hsa.describe_copier(gpu))?;
+            restore()?;
+            host.check_kept(gpu, va, FIRST, |contents| {
+                Ok((REPLACE, wrong_half(contents, gpu, "restored first")))
+            })?;
             hsa.close(dmabuf)
         })
     })?;
     hsa.recorder.record_fact("the second half, through a replaced entry");
     Ok(())
+}
+
+/// Returns whether a GPU reads other contents at both ends of the mapping, after the entries were restored. The GPU
+/// then uses the restored entries, and the entries of the first mapping referred to other pages. An entry of the first half
+/// that takes effect late changes only this half.
+fn reads_other_pages(host: &HostBuffer<'_>, gpu: &Agent, va: &Address) -> Result<bool> {
+    let difference = host.difference(gpu, va, FIRST)?;
+    Ok(difference.is_some_and(|it| it.is_of_other_contents() && it.covers_both_ends()))
+}
+
+/// Describes a GPU that reads other contents than those of a half to which replaced entries refer.
+fn wrong_half(contents: OtherContents, gpu: &Agent, half: &str) -> String {
+    let gpu = &gpu.c_expression;
+    match contents.is_late {
+        true => format!("{gpu} reads the {half} half {LATE_ENTRY}"),
+        false => format!("{gpu} {WRONG_HALF} {half} half"),
+    }
 }
 
 /// Removes the write permission from a mapping's entries. Checks that the GPU can then read, but faults when it writes.

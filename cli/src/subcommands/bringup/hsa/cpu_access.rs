@@ -18,8 +18,8 @@ pub struct Difference {
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
     first: (usize, u32, u32),
-    /// The first of the consecutive numbers that the memory contained before a GPU copied to it. `None` if no copy wrote
-    /// the memory, or its earlier contents are not known.
+    /// The first of the consecutive numbers that the memory contained before a GPU copied to it. `None` if no copy
+    /// wrote the memory, or its earlier contents are not known.
     before_copy: Option<u32>,
 }
 
@@ -68,8 +68,8 @@ impl Difference {
         self.before_copy.is_some_and(|first| self.begins_with(first))
     }
 
-    /// Returns whether the difference can be the contents that the source of the copy had: at least half a page differs,
-    /// and the copy has written it. A copy with an error leaves the numbers from before the copy, or changes only a few
+    /// Returns whether the difference can be the contents that the source of the copy had: at least half a page
+    /// differs, and the copy has written it. A copy with an error leaves the numbers from before the copy, or changes only a few
     /// words.
     pub fn is_of_other_contents(&self) -> bool {
         self.affects_half_a_page() && self.before_copy.is_some() && !self.is_not_written()
@@ -89,8 +89,13 @@ impl Difference {
         first % PAGE == 0 && (last + 1) % PAGE == 0
     }
 
+    /// Returns whether the first and the last word of the memory differ.
+    pub fn covers_both_ends(&self) -> bool {
+        self.range == (0, self.compared * 4 - 1)
+    }
+
     /// Returns whether the first word that differs is the word at this offset of consecutive numbers from `first`.
-    pub fn begins_with(&self, first: u32) -> bool {
+    fn begins_with(&self, first: u32) -> bool {
         let (offset, _, found) = self.first;
         found == first.wrapping_add((offset / 4) as u32)
     }
@@ -249,6 +254,7 @@ mod tests {
         assert!(half_copied.begins_with(0x100) && !difference.begins_with(0x100));
         let zeros = Difference::of(std::iter::repeat_n(0, 1024), 0x100, 0).unwrap();
         assert!(zeros.affects_half_a_page() && zeros.covers_whole_pages());
+        assert!(zeros.covers_both_ends());
         let message = wrong_data("wrong data", "gpu[0] (SDMA)", "the CPU", &zeros);
         let start = "wrong data (written by gpu[0] (SDMA), read by the CPU): 1024 of 1024 32-bit words differ, from";
         assert!(message.starts_with(start), "{message}");
@@ -296,6 +302,7 @@ mod tests {
             };
             let difference = Difference::of((0..1024).map(half), 0xda7a_0001, 1).unwrap();
             assert!(difference.affects_half_a_page() && !difference.covers_whole_pages());
+            assert!(!difference.covers_both_ends());
             let text = difference.to_string();
             let start = "512 of 1024 32-bit words differ, from offset 0x800 to 0xfff; at 0x800: ";
             assert!(text.starts_with(start), "{text}");
