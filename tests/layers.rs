@@ -192,6 +192,7 @@ const INTERNAL: &[(&str, &str)] = &[
         "a retiring page is empty once its mapping is gone; a new one may have its address",
     ),
     ("mapping_count", "the users of a page's memory, in this and other buffers"),
+    ("mark_as_zero_page", "a message says that the page of a buffer has no memory"),
     ("into_unused", "memory that a retire queue still unmaps is not used again"),
     ("has_quarantined", "see `has_mapping`"),
     ("for_pages", "the constructors of errors"),

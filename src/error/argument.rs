@@ -1,7 +1,6 @@
 //! Invalid arguments: the argument's name, its value, and the problem.
 
 use super::ErrorKind;
-use super::message::advise_page;
 use crate::access::Access;
 use crate::address::Address;
 use crate::agent::AgentId;
@@ -272,8 +271,7 @@ pub enum Problem {
     /// The agent lacks access that the operation needs.
     #[error(
         "is not accessible at {at}: {agent} needs {access} access; grant it first (Vmm::set_access, or `grant` of \
-         the mapping or buffer){}",
-        advise_page(*.access)
+         the mapping or buffer)"
     )]
     NotGranted {
         /// The address.
@@ -283,6 +281,13 @@ pub enum Problem {
         /// The access that the agent needs.
         access: Access,
     },
+    /// A page of a [`PagedBuffer`](crate::buffer::PagedBuffer) without memory, in a call that writes to it by address.
+    /// Contains the address.
+    #[error(
+        "cannot be written at {0}: a page of a buffer has no memory there, and maps the zero page; map the page first \
+         (PagedBuffer::map)"
+    )]
+    ZeroPage(Address),
     /// The agent that would make the copy lacks access to the source or the destination.
     #[error("is not accessible to {0}; allow it first (PoolMemory::allow)")]
     NotAllowed(AgentId),

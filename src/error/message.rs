@@ -1,7 +1,6 @@
 //! Parts of messages: what a call ran out of, why the runtime did not start, and what to do.
 
 use super::{Errno, SIMULATION};
-use crate::access::Access;
 use crate::native::{DriverState, Status, check_room_for_thread};
 use hsa_sys::LoadedLibrary;
 use std::path::Path;
@@ -106,16 +105,6 @@ pub(super) fn advice(call: &str) -> &'static str {
         _ => {
             "release memory, or raise the kernel's limit of mappings (`sysctl vm.max_map_count`), then try again"
         }
-    }
-}
-
-/// Says what to do if an agent lacks this access because the page maps only the zero page of its buffer.
-pub(super) fn advise_page(access: Access) -> &'static str {
-    match access {
-        Access::ReadWrite => {
-            "; if it is a buffer's page without memory, map the page instead (PagedBuffer::map)"
-        }
-        _ => "",
     }
 }
 

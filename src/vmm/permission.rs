@@ -223,7 +223,22 @@ impl Shared {
         };
         let at = Address::new(it.start.max(range.start));
         let agent = agent.unwrap_or_else(|| self.runtime.host().id());
-        Err(range.invalid(Problem::NotGranted { at, agent, access }))
+        Err(range.invalid(self.not_granted(&it, at, agent, access)))
+    }
+
+    /// Returns the problem of an agent that lacks this access to a mapping. `at` is an address in the mapping.
+    pub(super) fn not_granted(
+        &self,
+        mapping: &MappedRange,
+        at: Address,
+        agent: AgentId,
+        access: Access,
+    ) -> Problem {
+        let is_zero_page = || self.ledger.handles.with_live(mapping.handle, |it| it.is_zero_page);
+        match access {
+            Access::ReadWrite if is_zero_page() == Some(true) => Problem::ZeroPage(at),
+            _ => Problem::NotGranted { at, agent, access },
+        }
     }
 }
 

@@ -208,7 +208,7 @@ impl Shared {
             if mapping.access.requested.get(agent.index()) == access {
                 return Ok(candidate.copy_engine());
             }
-            error = part.invalid(Problem::NotGranted { at, agent, access });
+            error = part.invalid(self.not_granted(mapping, at, agent, access));
         }
         Err(error)
     }

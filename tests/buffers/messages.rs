@@ -131,7 +131,7 @@ fn error_of_unmapped_page_says_what_to_do() {
     let text = "has memory already; unmap it first, or, if a call by address has unmapped it, retire it \
                 (PagedBuffer::retire): the queue then reports a failure, and the page is empty";
     let error = buffer.map(1..2).unwrap_err();
-    assert_eq!(error.to_string(), format!("cannot map: page 1 {text}"));
+    assert_eq!(error.to_string(), format!("cannot map pages: page 1 {text}"));
     let error = buffer.share_pages(0..1, &buffer, 1).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot share pages: destination page 1 {text}"));
     // SAFETY: no agent uses the page, and there are no signals that could be destroyed too early.
@@ -198,7 +198,7 @@ fn too_large_size_error_names_no_runtime_call() {
 
 #[test]
 fn messages_say_what_to_do() {
-    let machine = Machine::new(Config::mi300x(1));
+    let machine = Machine::new(Config::mi300x(2));
     let vmm = &machine.vmm;
     let base = vmm.address_reserve(PAGE, 0, None).unwrap();
     let handle = machine.create(0, PAGE);
@@ -212,18 +212,29 @@ fn messages_say_what_to_do() {
     let paged = paged.reserve(vmm, &machine.shareable_on(0)).unwrap();
     paged.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     let zero_page = vmm.write(paged.address(), &[1]).unwrap_err();
+    let filled = vmm.fill(paged.address(), 1, 4).unwrap_err();
+    // An agent without access to a page without memory can be granted access to read it.
+    let zero_page_read = vmm.copy_to_host(machine.gpu(1), &mut [0], paged.address()).unwrap_err();
+    let shared = PagedBuffer::builder(PAGE).with_page_size(PAGE);
+    let shared = shared.reserve(vmm, &machine.shareable_on(0)).unwrap();
+    shared.map(0..1).unwrap();
+    shared.grant(&[machine.cpu(0), machine.gpu(0)], Access::Read).unwrap();
+    let read_only = vmm.write(shared.address(), &[1]).unwrap_err();
     let call = "hsa_amd_memory_async_copy";
     machine.simulation.set_faults(FaultPlan::none().always(call, OUT_OF_RESOURCES));
     let copied = vmm.copy_to_host(machine.gpu(0), &mut [0], paged.address()).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
+    let grant = "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)";
+    let map_page = ": a page of a buffer has no memory there, and maps the zero page; map the page first \
+                    (PagedBuffer::map)";
     for (error, advice) in [
         (unmapped, ", other memory may be mapped there now (Vmm::mapped_range_at)"),
         (empty, "is empty; name at least one agent"),
-        (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
-        (
-            zero_page,
-            "; if it is a buffer's page without memory, map the page instead (PagedBuffer::map)",
-        ),
+        (not_granted, grant),
+        (read_only, grant),
+        (zero_page_read, grant),
+        (zero_page, map_page),
+        (filled, map_page),
         (
             copied,
             "; release memory of the GPU that copies (Runtime::available_memory) or of the host, or raise the limit \

@@ -114,6 +114,7 @@ impl PagedBuilder {
             mapping.grant(&[owner], Access::ReadWrite)?;
             mapping.fill(0, 0, page_size)?;
             mapping.unmap()?;
+            zero_page.mark_as_zero_page();
             Some(zero_page)
         } else {
             None

@@ -28,6 +28,8 @@ pub(crate) struct HandleRecord {
     pub imported: bool,
     /// Whether the memory may have been exported, so that other processes may use it.
     pub exported: bool,
+    /// Whether the memory is the zero page of a buffer.
+    pub is_zero_page: bool,
     /// The library's copy of an imported descriptor, if the runtime needs it later or cannot export the
     /// memory again.
     pub descriptor: Option<OwnedFd>,
@@ -56,6 +58,7 @@ impl HandleRecord {
             native,
             imported: false,
             exported: false,
+            is_zero_page: false,
             descriptor: None,
             name: None,
             references: 1,

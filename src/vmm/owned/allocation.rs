@@ -138,6 +138,11 @@ impl Allocation {
         &self.inner.vmm
     }
 
+    /// Records that the memory is the zero page of a buffer. Messages then say that the caller must map the page.
+    pub(crate) fn mark_as_zero_page(&self) {
+        self.inner.with_record(|record| record.is_zero_page = true);
+    }
+
     /// Returns the number of mappings of the memory, including those that are being created.
     pub(crate) fn mapping_count(&self) -> usize {
         self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
