@@ -68,10 +68,16 @@ fn advise_failed_request(run: &LevelRun, line: &str, times: usize) -> String {
         let (call, _) = call_and_error(earlier);
         format!(": perhaps {call} ({function}), the last other request for the same object")
     });
+    let start = format!(
+        "the driver returned {error} for {call}{repeated}: find where {function} returns {error}"
+    );
+    // OPEN uses no object of an earlier request.
+    if call.ends_with(" OPEN") {
+        return start;
+    }
     format!(
-        "the driver returned {error} for {call}{repeated}: find where {function} returns {error}; if {error} is \
-         the right result, an earlier call returned success without taking effect, or returned a wrong handle, \
-         offset or size{}",
+        "{start}; if {error} is the right result, an earlier call returned success without taking effect, or returned \
+         a wrong handle, offset or size{}",
         suspect.unwrap_or_default()
     )
 }
