@@ -2,7 +2,7 @@
 
 /// Parts of messages, each with the text that replaces the part. If one part contains another, the longer part comes
 /// first.
-const NAMES: [(&str, &str); 35] = [
+const NAMES: [(&str, &str); 36] = [
     ("Vmm::address_reserve", "hipMemAddressReserve"),
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
     ("Vmm::copy", "hipMemcpy"),
@@ -48,6 +48,7 @@ const NAMES: [(&str, &str); 35] = [
     ("PagedBuilder::with_page_size", "hsavmm_paged_reserve"),
     ("PagedBuffer::grant", "hsavmm_paged_grant"),
     ("PagedBuffer::map", "hsavmm_paged_map"),
+    ("PagedBuffer::retire", "hsavmm_paged_retire"),
     (", or at another address (PausableBuffer::resume_anywhere)", ""),
     (" (in Rust, target hsa_vmm::native of `tracing`)", ""),
 ];
