@@ -99,6 +99,18 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     ),
     (
         "bringup",
+        &["GEM_VA.REPLACE"],
+        &["narrow"],
+        "no level writes through an entry that was replaced with write permission",
+    ),
+    (
+        "bringup",
+        &["GEM_VA.REPLACE"],
+        &["half"],
+        "no level reads the second half of a replaced range after the entries have changed",
+    ),
+    (
+        "bringup",
         &["FREE_MEMORY_OF_GPU", "GEM_CLOSE"],
         &["late:5ms"],
         "a driver may free memory later, so bringup waits two seconds",
