@@ -118,9 +118,8 @@ pub enum Enforcement {
     Enforced,
     /// The permission is only recorded. This applies to GPUs whose page tables the `Vmm` does not control: once any
     /// access was granted, AMD's user-space driver maps the memory readable, writable and executable.
-    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access. AMD's runtime on rocddi sets exact permissions in
-    /// the simulation. The library has not been tested with that runtime itself, does not rely on this, and reports
-    /// `Recorded` there, too.
+    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access. The simulation of AMD's runtime on rocddi enforces
+    /// permissions. This was not tested with the runtime itself, so the library reports `Recorded` there, too.
     #[display("recorded")]
     Recorded,
 }

@@ -92,17 +92,21 @@ impl Process {
                 "is memory of an area: unmap it (hsavmm_area_munmap)"
             }
             _ if self.is_reserved(at) => {
-                "is virtual memory: unmap it (hipMemUnmap), and free its addresses (hipMemAddressFree)"
+                "is virtual memory: unmap it (hipMemUnmap), and free its addresses (hipMemAddressFree); if it belongs to \
+                 a buffer, destroy the buffer (such as hsavmm_paged_destroy)"
             }
             _ => "is not the start of an allocation: not allocated, or freed already",
         };
         problem.to_owned()
     }
 
-    /// Describes an address at which this library has no memory.
+    /// Describes an address at which this library has no memory, or only memory of an area.
     pub fn unknown_memory(&self, argument: &str, at: Address) -> Failure {
         let problem = match self.is_reserved(at) {
-            true => "is reserved, but not mapped: map memory first (hipMemMap)",
+            true => {
+                "is reserved, but not mapped: map memory first (hipMemMap), or, in a buffer, by the buffer's own function \
+                 (such as hsavmm_paged_map)"
+            }
             false => "is not memory of this library: not allocated, or freed already",
         };
         Failure::invalid_argument(argument, problem)

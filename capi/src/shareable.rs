@@ -104,8 +104,8 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         // `hsa_vmm` rejects the other types.
         if kind == HandleType::POSIX_FILE_DESCRIPTOR && !is_open(number) {
             let message = format!(
-                "`os_handle`: file descriptor {number} is not open in this process: exec closes exported descriptors \
-                 (close-on-exec); send the descriptor over a Unix socket, or clear FD_CLOEXEC before exec"
+                "`os_handle`: file descriptor {number} is not open in this process. If another program exported it: exec \
+                 closes exported descriptors (close-on-exec); send it over a Unix socket, or clear FD_CLOEXEC before exec"
             );
             return Err(Failure::new(errors::INVALID_VALUE, message));
         }

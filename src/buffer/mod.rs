@@ -109,12 +109,11 @@ fn check_agents(
     checked.map_err(|error| error.with_operation(operation))
 }
 
-/// Returns the current access of each agent to a mapping. Agents without access are not in the list. The list is empty
-/// if a call by address has unmapped the memory.
-fn current_access(mapping: &Mapping) -> Vec<AccessDescriptor> {
-    let found = mapping.reservation().vmm().mapping_at(mapping.address());
-    let access = found.map(|it| it.access).unwrap_or_default();
-    access.into_iter().map(|(agent, access)| AccessDescriptor { agent, access }).collect()
+/// Returns the current access of each agent to a mapping. Agents without access are not in the list. Returns `None` if a
+/// call by address has unmapped the memory.
+fn current_access(mapping: &Mapping) -> Option<Vec<AccessDescriptor>> {
+    let access = mapping.reservation().vmm().mapping_at(mapping.address())?.access;
+    Some(access.into_iter().map(|(agent, access)| AccessDescriptor { agent, access }).collect())
 }
 
 /// The access of agents to a whole buffer. Agents without access are not in the list.

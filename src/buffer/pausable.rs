@@ -156,7 +156,12 @@ impl PausableBuffer {
         if let Some(mapping) = self.buffer.mappings.first() {
             match mapping.check_mapped() {
                 // A call by address may have changed the access since the last grant.
-                Ok(()) => lock(&self.buffer.grants).0 = current_access(mapping),
+                Ok(()) => {
+                    // `None` if another thread has just unmapped the memory by its address.
+                    if let Some(access) = current_access(mapping) {
+                        lock(&self.buffer.grants).0 = access;
+                    }
+                }
                 // The memory is still mapped. Pausing makes it possible to resume with this memory at another address.
                 Err(error) if is_quarantine(&error) => {}
                 Err(error) => return Err(error.with_operation(Operation::Pause)),
@@ -180,8 +185,9 @@ impl PausableBuffer {
         result.map_err(|error| error.with_operation(Operation::Pause))
     }
 
-    /// Creates memory, maps it at the same address, and restores the saved contents. Restores the access of agents at
-    /// the pause, also access that [`Vmm::set_access`] has set, with the changes since then.
+    /// Creates memory, maps it at the same address, and restores the saved contents. Restores the access
+    /// that each agent had when the buffer was paused, including access that [`Vmm::set_access`] had set, and then applies
+    /// later grants and revocations.
     ///
     /// # Errors
     /// [`ErrorKind::NotPaused`]; [`ErrorKind::AddressLost`] if the program has freed the addresses, and they are not

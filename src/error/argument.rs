@@ -377,8 +377,8 @@ pub enum Problem {
     StartAfterEnd(usize),
     /// A page that is in use. Its memory is mapped, unless a call by address has unmapped it.
     #[error(
-        "has memory already; unmap it first, or, if a call by address has unmapped it, retire it \
-         (PagedBuffer::retire): the queue then reports a failure, and the page is empty"
+        "has memory already; unmap it first. If a call by address has unmapped it, retire it (PagedBuffer::retire), \
+         which makes it empty and reports a failure in the queue; drop a buffer with a zero page instead"
     )]
     PageMapped,
     /// A page that is not mapped.

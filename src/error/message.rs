@@ -73,10 +73,9 @@ pub(super) fn explain_status(call: &str, status: Status) -> &'static str {
         Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION if call == IMPORT => {
             ": the file descriptor is not memory of an AMD GPU, or the driver has failed"
         }
-        // Most callers pass memory of the library itself, so shortage is the most likely cause.
         Status::ERROR if call == LOCK => {
-            ": memory of this process could not be pinned for a GPU; probably the host has no memory left, or the \
-             driver's limit of system memory is reached: release memory of the host, then try again"
+            ": memory of this process could not be pinned for a GPU. Either the caller passed memory that is not mapped \
+             or not writable, or the host has no memory left, or the driver's limit of system memory is reached"
         }
         _ => "",
     }

@@ -288,10 +288,6 @@ impl Ipc {
                 }
                 let (start, size) = self.attach(&list, handle, dma_buf.as_ref())?;
                 let import = list.entry(start).or_insert(Import { export, ..Import::default() });
-                if import.detach_failed && import.export != export {
-                    // The earlier memory was detached although its detach failed.
-                    *import = Import { export, ..Import::default() };
-                }
                 import.size = import.size.max(size);
                 import.detach_failed = false;
                 // The runtime may return the address of an earlier attach. The memory stays mapped for the agents of

@@ -111,11 +111,11 @@ impl VmmOptions {
     /// version. If the version is known to have `cpu_unmap_leaves_hole`, the probe cannot exclude this quirk.
     ///
     /// The version of an [unknown](crate::runtime::Implementation::Unknown) runtime is not used. On such a runtime, a
-    /// quirk stays enabled until a probe shows that the runtime does not have it. A probe shows nothing if probing is
-    /// off, if one of its calls fails, or if the machine lacks what it needs, such as a second GPU. An unneeded
-    /// workaround can leak descriptors or quarantine addresses ([`Quirks`] lists these workarounds). The
-    /// exception is `peer_after_owner_fails`, which a probe can find, but not exclude: on an unknown runtime, this quirk
-    /// is enabled only if a probe has found it.
+    /// quirk stays enabled until a probe shows that the runtime does not have it. `peer_after_owner_fails` is an
+    /// exception: a probe can find it, but not exclude it, so on an unknown runtime it is enabled only if a probe has
+    /// found it. A probe shows nothing if probing is off, if one of its calls fails, or if the machine lacks what it
+    /// needs, such as a second GPU. An unneeded workaround can leak descriptors or quarantine addresses ([`Quirks`]
+    /// lists these workarounds).
     #[must_use]
     pub fn with_probing(self, probing: Probing) -> Self {
         Self { probing, ..self }

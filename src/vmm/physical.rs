@@ -33,10 +33,10 @@ impl Vmm {
     ///
     /// * the agent is a CPU, or a GPU without a pool for virtual memory;
     /// * neither the runtime nor the driver allocates memory of the host ([`Feature::HostMemory`]);
-    /// * memory of the host is requested as uncached, for GPUDirect RDMA, or with fabric handles
-    ///   ([`Feature::HostProperty`]);
-    /// * the properties request Windows handles, fabric handles without a fabric, or fabric handles together with
-    ///   descriptors;
+    /// * memory of the host is requested as uncached, for GPUDirect RDMA, or with a type of handle other than
+    ///   descriptors ([`Feature::HostProperty`]);
+    /// * memory of a GPU is requested with Windows handles, with fabric handles without a fabric, or with fabric handles
+    ///   together with descriptors;
     /// * the runtime lacks uncached memory, or the runtime or the GPU lacks [GPUDirect
     ///   RDMA](AllocationProperties::with_gpu_direct_rdma).
     pub fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, Error> {

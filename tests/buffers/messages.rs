@@ -128,8 +128,9 @@ fn error_of_unmapped_page_says_what_to_do() {
     let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.map(0..2).unwrap();
     machine.vmm.unmap(buffer.address_of(1).unwrap(), PAGE).unwrap();
-    let text = "has memory already; unmap it first, or, if a call by address has unmapped it, retire it \
-                (PagedBuffer::retire): the queue then reports a failure, and the page is empty";
+    let text = "has memory already; unmap it first. If a call by address has unmapped it, retire it \
+                (PagedBuffer::retire), which makes it empty and reports a failure in the queue; drop a buffer with a \
+                zero page instead";
     let error = buffer.map(1..2).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot map pages: page 1 {text}"));
     let error = buffer.share_pages(0..1, &buffer, 1).unwrap_err();

@@ -381,9 +381,12 @@ pub(super) fn commit(
             old.extend(page.and_then(|page| page.mapping.take()));
         }
     }
-    // An exchange keeps the access of each page, which a call by address may have set. Each of its pages has a mapping.
+    // An exchange keeps the access of each page, which a call by address may have set. If a page is not mapped any
+    // more, the exchange fails.
     let kept_access: Vec<_> = match operation {
-        Operation::Exchange => old.iter().map(current_access).collect(),
+        Operation::Exchange => {
+            old.iter().map(|it| current_access(it).unwrap_or_default()).collect()
+        }
         _ => Vec::new(),
     };
     let zero_access: Vec<_> = changes.iter().map(|it| it.0.table.grants.for_reading()).collect();
