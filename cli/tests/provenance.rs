@@ -332,7 +332,7 @@ fn faults_that_nothing_detects_are_named() {
         (&["bringup", "--until", "mapped"], "level"),
     ] {
         for (rule, sentence) in [
-            ("DESTROY_EVENT=lost", format!("and no {part} of this run detected it. docs/")),
+            ("DESTROY_EVENT=lost", format!("and no {part} of this run detected it. For ")),
             ("DESTROY_EVENT=5ms", format!("a delay is no fault, so no {part} reports it")),
         ] {
             let output = run_emulated(rule, &[arguments, &["--format", "ktap"]].concat());

@@ -7,7 +7,8 @@ use std::fmt;
 /// How a result was produced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The version of `hsa-vmm`; empty if it is unknown.
+    /// The version of `hsa-vmm`; empty if it is unknown. The same as [`Run::tool`](crate::Run::tool) in reports of
+    /// `conform`.
     #[serde(default)]
     pub tool: String,
     /// The command line, including a preceding `hsa-vmm emulate`, `hsa-vmm vm` or `hsa-vmm rocr run`.
@@ -115,8 +116,9 @@ impl Provenance {
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
 
-    /// Returns how the result was produced, as names and values: command, version, machine, kernel, version
-    /// of `/dev/kfd`, planned faults and environment variables. Omits unknown values, except for the version.
+    /// Returns how the result was produced, as names and values: command, version of `hsa-vmm`, machine, kernel,
+    /// version of `/dev/kfd`, planned faults and environment variables. Omits unknown values, except for the version of
+    /// `/dev/kfd`.
     #[must_use]
     pub fn properties(&self) -> Vec<(&str, String)> {
         let mut properties = vec![("command", self.command.clone())];

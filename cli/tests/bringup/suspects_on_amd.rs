@@ -167,7 +167,7 @@ fn memory_that_is_lost_once_is_missing() {
             &["kfd_ioctl_get_available_memory"],
         ),
         (
-            "AVAILABLE_MEMORY#5-=double",
+            "AVAILABLE_MEMORY#4=double",
             "hsa_agent_get_info",
             "more memory is available than exists",
             &["kfd_ioctl_get_available_memory"],
@@ -245,8 +245,14 @@ fn failed_import_by_libdrm_is_named() {
     for (fault, call) in [
         ("PRIME_FD_TO_HANDLE#3=EIO", "amdgpu_bo_import"),
         ("GEM_VA.REPLACE=EIO", "amdgpu_bo_va_op_raw"),
+        // The first REPLACE has replaced half of the memory, the second would replace all of it.
+        ("GEM_VA.REPLACE#1=lost,GEM_VA.REPLACE#2=EIO", "amdgpu_bo_va_op_raw"),
     ] {
         let failure = failure(fetched, fault, "offset");
+        if fault.contains("#2") {
+            let text = failure["call"].to_string();
+            assert!(!text.contains("size / 2"), "{text}");
+        }
         assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");
         let what = failure["what"].as_str().unwrap();
         assert_contains(what, &[&format!("{call} failed: Input/output error")]);
@@ -275,7 +281,13 @@ fn wrong_entry_is_no_late_entry() {
     ] {
         let mut options = vec!["--fault", fault];
         options.extend(["--machine", machine].iter().filter(|_| !machine.is_empty()));
-        let report = json(&run_emulated(fetched, &options, &["--format", "json"]));
+        let run = || json(&run_emulated(fetched, &options, &["--format", "json"]));
+        let has_failed_so = |report: &Value| {
+            report["failure"]["what"].as_str().is_some_and(|found| found.contains(what))
+        };
+        // On a busy machine, a late entry can take effect before the first copy or after the second.
+        let tries = if fault.contains("late") { 3 } else { 1 };
+        let report = (1..tries).map(|_| run()).find(has_failed_so).unwrap_or_else(run);
         assert_eq!(failed_level(&report), Some("offset"), "{fault}: {report:#}");
         let failure = &report["failure"];
         assert_eq!(failure["call"]["name"], call, "{fault}: {failure:#}");

@@ -214,10 +214,12 @@ fn create_release(
     let libraries = root.join(libraries.strip_prefix(base.root()).unwrap_or(libraries));
     for (name, path) in libraries_to_copy(base, source, runtime)? {
         let copy = libraries.join(name);
+        fs::File::open(&path).map_err(unreadable(&path))?;
         fs::copy(path, &copy).map_err(folder_error(&copy))?;
     }
     // Keep the file's name, which contains the library's version.
     let file = libraries.join(runtime.file_name().unwrap_or(RUNTIME.as_ref()));
+    fs::File::open(runtime).map_err(unreadable(runtime))?;
     fs::copy(runtime, &file).map_err(folder_error(&file))?;
     let link = libraries.join(RUNTIME);
     if let Some(name) = file.file_name().filter(|_| file != link) {

@@ -194,8 +194,7 @@ hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAlloc
  *   runtime or the device does not support it: hipMemCreate ignores it then.
  * - For the host, `location.id` is 0. The type hipMemLocationTypeHostNumaCurrent becomes hipMemLocationTypeHost.
  * - For imported memory whose owner is unknown, `location.type` is hipMemLocationTypeInvalid.
- * - Imported memory of the host is reported as memory of a device, as AMD's runtime reports it (on
- *   the simulation, as memory of the host). */
+ * - Imported memory of the host is reported as memory of a device, if the runtime reports an owner. */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
 /* Writes a file descriptor (`int`), which the caller must close. As in HIP, the descriptor is close-on-exec: a program

@@ -35,22 +35,35 @@ pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Opt
     if pool_size == 0 {
         return Err(hsa.recorder.fail_in(POOL_INFO, "the size of the pool is 0"));
     }
-    let available = hsa.try_available_memory(gpu);
-    available.map(|available| check_plausible(hsa, gpu, available, pool_size)).transpose()
+    match hsa.try_available_memory(gpu) {
+        Some(0) => Err(fail_available(hsa, gpu, "no memory is available", 0, pool_size)),
+        Some(available) => check_exists(hsa, gpu, available, pool_size).map(Some),
+        None => Ok(None),
+    }
 }
 
-/// Checks that a number of available bytes is plausible, and returns it.
-fn check_plausible(hsa: &Hsa<'_>, gpu: &Agent, available: u64, pool_size: u64) -> Result<u64> {
-    let what = match available {
-        0 => "no memory is available",
-        _ if available > pool_size => "more memory is available than exists",
-        _ => return Ok(available),
-    };
-    let message = format!(
-        "{what}: {available} bytes are available of a pool of {pool_size}, on {}",
-        gpu.c_expression
-    );
-    Err(hsa.recorder.fail_in(AGENT_INFO, message))
+/// Checks that no more memory is available than exists. Returns the number of available bytes.
+fn check_exists(hsa: &Hsa<'_>, gpu: &Agent, available: u64, pool_size: u64) -> Result<u64> {
+    match available > pool_size {
+        true => {
+            let what = "more memory is available than exists";
+            Err(fail_available(hsa, gpu, what, available, pool_size))
+        }
+        false => Ok(available),
+    }
+}
+
+fn fail_available(
+    hsa: &Hsa<'_>,
+    gpu: &Agent,
+    what: &str,
+    available: u64,
+    pool_size: u64,
+) -> AlreadyReported {
+    let gpu = &gpu.c_expression;
+    let message =
+        format!("{what}: {available} bytes are available of a pool of {pool_size}, on {gpu}");
+    hsa.recorder.fail_in(AGENT_INFO, message)
 }
 
 /// Allocates and frees memory. Checks that an allocation reduces the available memory by about its size, and that freed
@@ -150,12 +163,14 @@ fn is_about(change: u64, size: u64) -> bool {
 fn wait_for_memory(
     hsa: &Hsa<'_>,
     gpu: &Agent,
-    (expected, size): (u64, usize),
+    expected: u64,
+    (size, pool_size): (usize, u64),
     limit: Duration,
 ) -> Result<u64> {
     let began = Instant::now();
     loop {
-        let missing = expected.saturating_sub(hsa.available_memory(gpu)?);
+        let available = check_exists(hsa, gpu, hsa.available_memory(gpu)?, pool_size)?;
+        let missing = expected.saturating_sub(available);
         if missing <= size as u64 / 2 || began.elapsed() > limit {
             return Ok(missing);
         }
@@ -175,13 +190,14 @@ fn allocate_and_free(
     let gpu = &resources.gpus[0];
     let mut loss = Loss { lost: 0, is_repeated: true, other: None, va: None };
     let (mut at_start, mut taken) = (None, size as u64);
+    let available = || check_exists(hsa, gpu, hsa.available_memory(gpu)?, pool_size);
     for failed_rounds in 0..TRIES as u64 {
-        let before = check_plausible(hsa, gpu, hsa.available_memory(gpu)?, pool_size)?;
+        let before = available()?;
         let at_start = *at_start.get_or_insert(before);
         match allocated {
             Allocated::Handle => {
                 let memory = hsa.create(&resources.pool, size, "memory")?;
-                taken = before.saturating_sub(hsa.available_memory(gpu)?);
+                taken = before.saturating_sub(available()?);
                 hsa.release(&memory)?;
                 if !is_about(taken, size as u64) {
                     loss.other = Some(format!("an earlier try seemed to take {taken} bytes"));
@@ -203,12 +219,13 @@ fn allocate_and_free(
                 hsa.pool_free(&memory)?;
             }
         }
-        loss.lost = wait_for_memory(hsa, gpu, (before, size), RELEASE_LIMIT / TRIES as u32)?;
+        loss.lost =
+            wait_for_memory(hsa, gpu, before, (size, pool_size), RELEASE_LIMIT / TRIES as u32)?;
         if loss.lost > size as u64 / 2 {
             continue;
         }
         if failed_rounds > 0 {
-            let lost = wait_for_memory(hsa, gpu, (at_start, size), RELEASE_LIMIT)?;
+            let lost = wait_for_memory(hsa, gpu, at_start, (size, pool_size), RELEASE_LIMIT)?;
             // Another process hardly allocates memory of this size.
             if (1..=failed_rounds).any(|rounds| is_about(lost, size as u64 * rounds)) {
                 (loss.lost, loss.is_repeated) = (lost, false);

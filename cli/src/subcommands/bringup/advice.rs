@@ -9,7 +9,7 @@ use super::interface::{function_of, is_open, request, suspect};
 use super::kernel_trace;
 use super::level::Level;
 use super::machine::MachineCheck;
-use super::page_table::{DIFFERENT_PAGES, LATE_ENTRY, WRONG_HALF};
+use super::page_table::{ADVICE_ON_DIFFERENT_PAGES, DIFFERENT_PAGES, LATE_ENTRY, WRONG_HALF};
 use super::requests::{call_and_error, failed_lines, is_unfinished};
 use super::run_level::NO_GPU;
 use super::supervisor::{Call, Cause, LevelRun};
@@ -238,12 +238,6 @@ fn advise_wrong_result(
     let page_tables = environment.page_tables();
     uses_data(call).then(|| engine::advise_wrong_copy(run.level, what, has_old_entry, page_tables))
 }
-
-/// The advice if the operations MAP and REPLACE do not agree.
-const ADVICE_ON_DIFFERENT_PAGES: &str = "REPLACE has an effect: after a second REPLACE, for the whole memory, the GPU \
-     reads other contents in both halves. So neither the TLB nor a late entry is the cause. The operations MAP and \
-     REPLACE of amdgpu_gem_va_ioctl refer to different pages for the same offset: compare how each computes the pages from \
-     offset_in_bo";
 
 /// The advice for a GPU fault while the runtime stops.
 const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then frees their memory. \

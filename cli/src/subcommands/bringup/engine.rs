@@ -1,5 +1,6 @@
 //! Advice about the GPU's engines: operations that fail or do not end, and copies in a wait that hangs.
 
+use super::host_buffer::LATER_RIGHT;
 use super::hsa::{NOT_WRITTEN, OTHER_CONTENTS, SDMA};
 use super::level::Level;
 use super::record::StuckCopy;
@@ -97,7 +98,7 @@ pub fn advise_wrong_copy(
              mapping are not the cause"
         );
     }
-    if what.contains(OTHER_CONTENTS) {
+    if what.contains(OTHER_CONTENTS) && !what.contains(LATER_RIGHT) {
         let start =
             "the copy has written the destination, but the source's address has other contents";
         let writer = format!(

@@ -242,7 +242,7 @@ impl Environment {
     /// Says what to suspect if a GPU reads the wrong memory also some time after an entry was replaced.
     pub fn advise_wrong_entry(self) -> String {
         format!(
-            "a second copy, half a second later, has read wrong data, too, so the entry is hardly late: suspect that \
+            "a second copy, half a second later, has read wrong data, too, so the entry is probably not late: suspect that \
              the operation REPLACE has written no entry, or one for other memory (its offset), or that the TLB was not \
              flushed after it{}",
             self.distinguish_tlb()
@@ -265,7 +265,9 @@ impl Environment {
         match self {
             Self::Simulation | Self::EmulatedDriver => "",
             Self::VirtualMachine if has_no_tlb() => {
-                ". This machine has no TLB (hsa_vmm.tlb=0), so the TLB is not the cause"
+                ". But this machine has no TLB (hsa_vmm.tlb=0), so the TLB is not the cause. To find out whether the \
+                 entry is late, repeat the run with page tables written by the CPU, never late (vm --parameter \
+                 amdgpu.vm_update_mode=3)"
             }
             Self::VirtualMachine => {
                 ". To find out, repeat the run without a TLB (vm --parameter hsa_vmm.tlb=0), and with page tables \

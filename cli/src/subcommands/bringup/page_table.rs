@@ -25,6 +25,13 @@ pub const DIFFERENT_PAGES: &str = "refer to different pages of the memory";
 /// The message if a copy to memory without write permission ends without a fault, and has not changed the memory.
 const NEITHER_WROTE_NOR_FAULTED: &str = "the copy neither wrote nor faulted";
 
+/// The advice if the operations MAP and REPLACE do not agree.
+pub const ADVICE_ON_DIFFERENT_PAGES: &str = "REPLACE has an effect: after a second REPLACE, for the whole memory, the GPU \
+     reads other contents in both halves. So neither the TLB nor a late entry is the cause. The operations MAP and \
+     REPLACE of amdgpu_gem_va_ioctl refer to different pages for the same offset: compare how each computes the pages from \
+     offset_in_bo. If the found numbers are not those of this level (0x0ff50001 and later), the memory can also have lost \
+     its contents: suspect a move of the memory";
+
 /// Replaces the entries of the first half of a mapping by entries for the second half of the memory. Checks that the
 /// GPU then reads the second half.
 pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {

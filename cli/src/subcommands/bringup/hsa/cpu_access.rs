@@ -272,7 +272,7 @@ mod tests {
         let half = copied(&|index| if index < 512 { expected + index } else { before + index });
         let zeros = copied(&|_| 0);
         let other = copied(&|index| 0x4e06_0001 + index);
-        let garbled = copied(&|index| expected + index ^ u32::from(index == 7));
+        let garbled = copied(&|index| (expected + index) ^ u32::from(index == 7));
         for (difference, text, is_stable) in [
             (lost, NOT_WRITTEN, false),
             (half, NOT_WRITTEN, false),
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(difference.is_of_other_contents(), text == OTHER_CONTENTS, "{difference}");
         }
         // A second copy, of other parts, has other garbled words.
-        let parts = copied(&|index| expected + index ^ u32::from(index % 256 == 7));
+        let parts = copied(&|index| (expected + index) ^ u32::from(index % 256 == 7));
         assert!(!garbled.shows_same_contents(&parts) && !garbled.shows_same_contents(&lost));
         assert!(zeros.shows_same_contents(&other));
         assert!(other.is_word_of(0x4e06_0001) && !zeros.is_word_of(0x4e06_0001));

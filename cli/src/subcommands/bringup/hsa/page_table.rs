@@ -166,7 +166,8 @@ impl<'a> AddressSpace<'a> {
                     -1 => std::io::Error::last_os_error(),
                     number => std::io::Error::from_raw_os_error(-number),
                 };
-                Err(hsa.recorder.fail_in(name, format!("{name}{FAILED}{error}")))
+                // Names this call, also if it repeats a check.
+                Err(hsa.recorder.fail(format!("{name}{FAILED}{error}")))
             }
             None => Err(hsa.recorder.skip(format!("libdrm_amdgpu has no {name}"))),
         }
